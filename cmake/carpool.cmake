@@ -1,0 +1,47 @@
+# One static library per folder of src/, one test program per folder.
+#
+#   carpool_library(NAME [DEPS target...])
+#
+# builds carpool_NAME from src/NAME/*.cc and, when tests are on, NAME_test from src/NAME/*_test.cc.
+# The libraries may only name folders that stand above them in docs/ARCHITECTURE.md;
+# tools/check_layers.py checks the includes themselves.
+include(GoogleTest)
+if(CARPOOL_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+
+add_library(carpool_options INTERFACE)
+target_include_directories(carpool_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
+# No compiler contraction: exact mode promises the same bits for a row whatever the batch, so every
+# fused multiply-add is written out. HWY_BROKEN_EMU128=0: the narrow fallback target compiles and is right on x86-64.
+# Three targets are enough here (baseline, AVX2, AVX-512) and keep builds short.
+target_compile_options(carpool_options INTERFACE
+  -Wall -Wextra -Wshadow -Wconversion -Werror -ffp-contract=off)
+target_compile_definitions(carpool_options INTERFACE
+  CARPOOL_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+  HWY_BROKEN_EMU128=0
+  "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)"
+  SPDLOG_FMT_EXTERNAL
+  CARPOOL_VERSION="${PROJECT_VERSION}")
+target_link_libraries(carpool_options INTERFACE Threads::Threads)
+
+function(carpool_library name)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
+  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_test.cc)
+  list(REMOVE_ITEM sources ${tests} ${CMAKE_CURRENT_SOURCE_DIR}/${name}/main.cc)
+  if(sources)
+    add_library(carpool_${name} STATIC ${sources})
+    target_link_libraries(carpool_${name} PUBLIC carpool_options ${ARG_DEPS})
+  else()  # headers only, so far
+    add_library(carpool_${name} INTERFACE)
+    target_link_libraries(carpool_${name} INTERFACE carpool_options ${ARG_DEPS})
+    return()
+  endif()
+  if(CARPOOL_TESTS AND tests)
+    add_executable(${name}_test ${tests})
+    target_link_libraries(${name}_test PRIVATE carpool_${name} GTest::gmock GTest::gtest_main)
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
+      PROPERTIES LABELS unit TIMEOUT 300)
+  endif()
+endfunction()

@@ -1,0 +1,10 @@
+// THE LIST of sub-commands. Each lives in the file of its name and registers itself here with one line.
+#include "cli/command.h"
+
+namespace carpool::cli {
+
+void AddAllCommands(CLI::App& root) {
+  (void)root;
+}
+
+}  // namespace carpool::cli

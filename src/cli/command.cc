@@ -1,0 +1,116 @@
+#include "cli/command.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+namespace carpool::cli {
+namespace {
+
+/// Carries an error out of CLI11's parse to main.
+class CommandError : public std::exception {
+ public:
+  explicit CommandError(Error e) : error(std::move(e)) {}
+  const char* what() const noexcept override { return error.message.c_str(); }
+  Error error;
+};
+
+constexpr const char* kBundledModel = "models/books-20m";
+
+}  // namespace
+
+void AddModel(CLI::App& command, CommonFlags& flags) {
+  command.add_option("MODEL", flags.model, "Checkpoint directory; without it, the bundled model");
+}
+void AddThreads(CLI::App& command, CommonFlags& flags) {
+  command.add_option("--threads", flags.threads, "Threads; default: the CPUs this process may use")->type_name("N");
+}
+void AddRouting(CLI::App& command, CommonFlags& flags) {
+  command
+      .add_option("--routing", flags.routing,
+                  "Routing policy, e.g. vanilla, oea:k0=3, topk:k=5; default: CARPOOL_ROUTING, CARPOOL_OEA_K0 or "
+                  "SGLANG_OEA_K0, else vanilla")
+      ->type_name("POLICY");
+}
+void AddSeed(CLI::App& command, CommonFlags& flags) {
+  command.add_option("--seed", flags.seed, "Seed of everything random")->type_name("N");
+}
+void AddJson(CLI::App& command, CommonFlags& flags) {
+  command.add_flag("--json", flags.json, "Print one JSON document on stdout");
+}
+
+Result<std::string> ResolveModel(const std::string& model) {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  if (!model.empty()) {
+    if (!fs::exists(model, ec)) {
+      return MakeError(ErrorCode::kNotFound, "{}: no such checkpoint directory; leave MODEL out to use the bundled model",
+                       model);
+    }
+    return model;
+  }
+  std::vector<std::string> places;
+  if (const char* env = std::getenv("CARPOOL_MODEL"); env != nullptr && *env != '\0') return ResolveModel(env);
+  const fs::path self = fs::read_symlink("/proc/self/exe", ec);
+  if (!ec) {
+    places.push_back((self.parent_path().parent_path().parent_path() / kBundledModel).string());  // build/release/carpool
+    places.push_back((self.parent_path().parent_path() / "share/carpool" / kBundledModel).string());  // bin/carpool
+  }
+  places.push_back(std::string(CARPOOL_SOURCE_DIR "/") + kBundledModel);
+  for (const auto& p : places) {
+    if (fs::exists(p, ec)) return p;
+  }
+  return MakeError(ErrorCode::kNotFound, "the bundled model is in none of {}; give MODEL or set CARPOOL_MODEL",
+                   fmt::join(places, ", "));
+}
+
+CLI::App* AddCommand(CLI::App& root, const std::string& name, const std::string& description,
+                     std::function<Status()> run) {
+  CLI::App* command = root.add_subcommand(name, description);
+  command->callback([run = std::move(run)] {
+    if (Status status = run(); !status) throw CommandError(status.error());
+  });
+  return command;
+}
+
+int ExitCode(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kCorrupt:
+      return 2;
+    case ErrorCode::kExhausted:
+    case ErrorCode::kCancelled:
+    case ErrorCode::kInternal:
+      return 1;
+  }
+  return 1;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Carpool: a Mixture-of-Experts inference engine in which the tokens of a batch share rides", "carpool");
+  app.set_version_flag("--version", CARPOOL_VERSION);
+  app.require_subcommand(1);
+  AddAllCommands(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CommandError& e) {
+    fmt::print(stderr, "carpool: {}\n", e.error.message);
+    return ExitCode(e.error);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);  // --help, --version
+  } catch (const CLI::ParseError& e) {
+    fmt::print(stderr, "carpool: {} (see carpool --help)\n", e.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "carpool: out of memory\n");
+    return 1;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "carpool: {}\n", e.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace carpool::cli

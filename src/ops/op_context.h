@@ -1,0 +1,16 @@
+// What every op needs besides its operands. Passed by reference; owned by the engine.
+#pragma once
+
+#include "base/arena.h"
+#include "base/thread_pool.h"
+#include "quant/packed_matrix.h"
+
+namespace carpool {
+
+struct OpContext {
+  ThreadPool& pool;
+  Arena& arena;  // scratch of the running step
+  Activations activations = Activations::kF32;
+};
+
+}  // namespace carpool

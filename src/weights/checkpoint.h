@@ -1,0 +1,49 @@
+// Checkpoint: the tensors of a Hugging Face directory (one safetensors file or shards), mapped, not copied.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace carpool {
+
+enum class Dtype : uint8_t { kBool, kU8, kI8, kI16, kU16, kI32, kU32, kI64, kU64, kF16, kBF16, kF32, kF64, kF8E4M3, kF8E5M2, kF8E8M0 };
+std::string_view DtypeName(Dtype dtype);
+size_t DtypeBytes(Dtype dtype);
+
+/// One tensor of the checkpoint. Views into the checkpoint's memory.
+struct TensorInfo {
+  std::string_view name;
+  Dtype dtype = Dtype::kU8;
+  uint8_t ndim = 0;
+  uint64_t shape[4] = {0, 0, 0, 0};
+  const std::byte* data = nullptr;  // unaligned
+  uint64_t bytes = 0;
+};
+
+class Checkpoint {
+ public:
+  /// Opens model.safetensors or model.safetensors.index.json in `dir`. Every rule of the format is checked before
+  /// any tensor is handed out. Errors are one line naming the file and the tensor.
+  static Result<Checkpoint> OpenDirectory(const std::string& dir);
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
+
+  /// Null when absent. Names are as in the file, after the multimodal prefix (models.md 3.9) was stripped.
+  const TensorInfo* Find(std::string_view name) const;
+  /// All tensors, sorted by name.
+  const std::vector<TensorInfo>& tensors() const;
+
+ private:
+  struct State;
+  explicit Checkpoint(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace carpool
