@@ -19,14 +19,14 @@ struct ModelConfig {
   size_t vocab_size = 0;
   size_t hidden = 0;
   size_t num_layers = 0;
-  size_t dense_width = 0;     // intermediate_size
-  size_t expert_width = 0;    // moe_intermediate_size
+  size_t dense_width = 0;   // intermediate_size
+  size_t expert_width = 0;  // moe_intermediate_size
   size_t num_shared_experts = 0;
-  std::vector<MlpKind> mlp;   // [num_layers]
+  std::vector<MlpKind> mlp;  // [num_layers]
   GateSpec gate;
   size_t num_heads = 0;
   // Multi-head latent attention.
-  size_t q_lora_rank = 0;     // 0: q_proj instead of q_a/q_b
+  size_t q_lora_rank = 0;  // 0: q_proj instead of q_a/q_b
   size_t kv_lora_rank = 0;
   size_t qk_nope_dim = 0;
   size_t qk_rope_dim = 0;
@@ -53,8 +53,9 @@ struct ModelConfig {
   size_t NumMoeLayers() const;
 };
 
-/// Reads and checks DIR/config.json and DIR/generation_config.json. Unknown keys are ignored; every number is range
-/// checked and consistent with the others. Errors name the file, the field, what was wanted and what was got.
+/// Reads and checks DIR/config.json and DIR/generation_config.json. Unknown keys are ignored; every
+/// number is range checked and consistent with the others. Errors name the file, the field, what
+/// was wanted and what was got.
 Result<ModelConfig> LoadModelConfig(const std::string& dir);
 /// The same from text; `where` names it in errors.
 Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where);

@@ -1,4 +1,5 @@
-// Checkpoint: the tensors of a Hugging Face directory (one safetensors file or shards), mapped, not copied.
+// Checkpoint: the tensors of a Hugging Face directory (one safetensors file or shards), mapped, not
+// copied.
 #pragma once
 
 #include <cstddef>
@@ -12,30 +13,54 @@
 
 namespace carpool {
 
-enum class Dtype : uint8_t { kBool, kU8, kI8, kI16, kU16, kI32, kU32, kI64, kU64, kF16, kBF16, kF32, kF64, kF8E4M3, kF8E5M2, kF8E8M0 };
+enum class Dtype : uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kI16,
+  kU16,
+  kI32,
+  kU32,
+  kI64,
+  kU64,
+  kF16,
+  kBF16,
+  kF32,
+  kF64,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+};
 std::string_view DtypeName(Dtype dtype);
 size_t DtypeBytes(Dtype dtype);
+
+inline constexpr size_t kMaxDims = 5;  // the patch convolutions of video towers have five
 
 /// One tensor of the checkpoint. Views into the checkpoint's memory.
 struct TensorInfo {
   std::string_view name;
   Dtype dtype = Dtype::kU8;
   uint8_t ndim = 0;
-  uint64_t shape[4] = {0, 0, 0, 0};
+  uint64_t shape[kMaxDims] = {};
   const std::byte* data = nullptr;  // unaligned
   uint64_t bytes = 0;
 };
 
+/// "[32, 128]".
+std::string ShapeText(const TensorInfo& tensor);
+
 class Checkpoint {
  public:
-  /// Opens model.safetensors or model.safetensors.index.json in `dir`. Every rule of the format is checked before
-  /// any tensor is handed out. Errors are one line naming the file and the tensor.
+  /// Opens model.safetensors, or else the shards of model.safetensors.index.json, in `dir`. Every
+  /// rule of the format is checked before any tensor is handed out. Errors are one line naming the
+  /// file and the tensor.
   static Result<Checkpoint> OpenDirectory(const std::string& dir);
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
 
-  /// Null when absent. Names are as in the file, after the multimodal prefix (models.md 3.9) was stripped.
+  /// Null when absent. Names are as in the file, after the multimodal prefix (models.md 3.9) was
+  /// stripped.
   const TensorInfo* Find(std::string_view name) const;
   /// All tensors, sorted by name.
   const std::vector<TensorInfo>& tensors() const;
