@@ -6,12 +6,16 @@ namespace carpool {
 extern const PolicyKind kVanillaPolicy;
 extern const PolicyKind kTopkPolicy;
 extern const PolicyKind kOeaPolicy;
+extern const PolicyKind kNearPolicy;
+extern const PolicyKind kSerPolicy;
+extern const PolicyKind kLynxPolicy;
+extern const PolicyKind kXsharePolicy;
+extern const PolicyKind kCapPolicy;
 
 std::span<const PolicyKind* const> AllPolicies() {
   static constexpr const PolicyKind* kAll[] = {
-      &kVanillaPolicy,
-      &kTopkPolicy,
-      &kOeaPolicy,
+      &kVanillaPolicy, &kTopkPolicy, &kOeaPolicy,    &kNearPolicy,
+      &kSerPolicy,     &kLynxPolicy, &kXsharePolicy, &kCapPolicy,
   };
   return kAll;
 }

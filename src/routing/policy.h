@@ -91,6 +91,9 @@ struct PolicyKind {
   bool takes_mass = false;
   std::span<const KnobInfo> knobs;
   Result<std::unique_ptr<RoutingPolicy>> (*make)(const PolicySetup& setup);
+  /// A setting that changes something for this gate, and one that equals vanilla bit for bit.
+  std::string (*example)(const GateSpec& gate);
+  std::string (*neutral)(const GateSpec& gate);
 };
 
 /// THE LIST (all_policies.cc).

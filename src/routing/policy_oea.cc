@@ -122,10 +122,15 @@ constexpr KnobInfo kKnobs[] = {
     {"maxp", "worst rank a row may ride on", false, true, 1, 1e6},
 };
 
+std::string Example(const GateSpec& g) { return fmt::format("oea:k0={}", (g.top_k + 2) / 3); }
+std::string Neutral(const GateSpec& g) { return fmt::format("oea:k0={}", g.top_k); }
+
 }  // namespace
 
 extern const PolicyKind kOeaPolicy;
-const PolicyKind kOeaPolicy{
-    "oea", "own top-k0, then only experts the batch already needs", true, true, kKnobs, Make};
+const PolicyKind kOeaPolicy{"oea",   "own top-k0, then only experts the batch already needs",
+                            true,    true,
+                            kKnobs,  Make,
+                            Example, Neutral};
 
 }  // namespace carpool

@@ -30,9 +30,13 @@ Result<std::unique_ptr<RoutingPolicy>> Make(const PolicySetup& setup) {
 
 constexpr KnobInfo kKnobs[] = {{"k", "experts per row", true, true, 1, 1e6}};
 
+std::string Example(const GateSpec& g) { return fmt::format("topk:k={}", (g.top_k + 1) / 2); }
+std::string Neutral(const GateSpec& g) { return fmt::format("topk:k={}", g.top_k); }
+
 }  // namespace
 
 extern const PolicyKind kTopkPolicy;
-const PolicyKind kTopkPolicy{"topk", "a smaller fixed top-k", false, true, kKnobs, Make};
+const PolicyKind kTopkPolicy{"topk", "a smaller fixed top-k", false, true, kKnobs, Make, Example,
+                             Neutral};
 
 }  // namespace carpool

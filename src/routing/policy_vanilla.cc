@@ -23,9 +23,13 @@ Result<std::unique_ptr<RoutingPolicy>> Make(const PolicySetup& setup) {
   return std::unique_ptr<RoutingPolicy>(std::make_unique<VanillaPolicy>(setup.gate.top_k));
 }
 
+std::string Example(const GateSpec&) { return "vanilla"; }
+std::string Neutral(const GateSpec&) { return "vanilla"; }
+
 }  // namespace
 
 extern const PolicyKind kVanillaPolicy;
-const PolicyKind kVanillaPolicy{"vanilla", "the model's own top-k", false, false, {}, Make};
+const PolicyKind kVanillaPolicy{"vanilla", "the model's own top-k", false, false, {}, Make, Example,
+                                Neutral};
 
 }  // namespace carpool
