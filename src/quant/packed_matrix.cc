@@ -33,7 +33,7 @@ Result<PackedMatrix> PackedMatrix::Pack(const StoredMatrix& source) {
   return packed;
 }
 
-PackedMatrix PackedMatrix::FromFloats(const float* values, size_t rows, size_t cols) {
+PackedMatrix PackedMatrix::FromFloats(const float* values, size_t rows, size_t cols, WeightFormat) {
   PackedMatrix packed;
   packed.rows_ = rows;
   packed.cols_ = cols;

@@ -28,7 +28,7 @@ class PackedMatrix {
   static Result<PackedMatrix> Pack(const StoredMatrix& source);
   static Result<PackedMatrix> Pack(const StoredMatrix& source, WeightFormat format);
   /// From fp32 values [rows, cols]; for tests and for weights derived at load (absorbed MLA).
-  static PackedMatrix FromFloats(const float* values, size_t rows, size_t cols);
+  static PackedMatrix FromFloats(const float* values, size_t rows, size_t cols, WeightFormat format = WeightFormat::kF32);
 
   WeightFormat format() const { return format_; }
   size_t rows() const { return rows_; }
