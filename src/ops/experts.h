@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -16,13 +15,15 @@ namespace carpool {
 /// Expert-major view of the routing of one layer in one step; built by routing/routing_plan.h.
 /// A slot is one assignment (row, expert, weight). Slots are grouped by expert, experts ascending.
 struct ExpertPlan {
-  std::span<const int32_t> experts;       // [num_active] distinct expert ids, ascending
-  std::span<const uint32_t> offsets;      // [num_active + 1] slots of experts[i]: [offsets[i], offsets[i+1])
+  std::span<const int32_t> experts;  // [num_active] distinct expert ids, ascending
+  std::span<const uint32_t>
+      offsets;  // [num_active + 1] slots of experts[i]: [offsets[i], offsets[i+1])
   std::span<const int32_t> row_of_slot;   // [num_slots]
   std::span<const float> weight_of_slot;  // [num_slots]
   // The same slots row-major, each row in slot order (the order in which its outputs are summed).
   std::span<const uint32_t> row_offsets;  // [rows + 1]
-  std::span<const uint32_t> slot_of;      // [num_slots] row r's slots: slot_of[row_offsets[r] ... row_offsets[r+1])
+  std::span<const uint32_t>
+      slot_of;  // [num_slots] row r's slots: slot_of[row_offsets[r] ... row_offsets[r+1])
 };
 
 /// silu(gate(x)) * up(x), then down. Storage views of one expert.
@@ -36,10 +37,12 @@ struct ExpertSource {
 class ExpertBank {
  public:
   ExpertBank() = default;
-  /// Packs in parallel; peak extra memory is one expert per thread. `shared` may be null. All experts share one
-  /// format and one shape; the shared expert (always active, weight 1, not in the plan) may have its own.
-  /// Errors name the tensor.
-  static Result<ExpertBank> Pack(std::span<const ExpertSource> experts, const ExpertSource* shared, ThreadPool& pool);
+  /// Packs in parallel into one block of memory, needing none besides. `shared` may be null. All
+  /// experts have the same shape and formats; the shared expert (always active, weight 1, not in
+  /// the plan) may have its own. Errors name the tensor; Exhausted, with numbers, when the block
+  /// does not fit into the free memory.
+  static Result<ExpertBank> Pack(std::span<const ExpertSource> experts, const ExpertSource* shared,
+                                 ThreadPool& pool);
 
   size_t num_experts() const { return experts_.size(); }
   size_t hidden() const { return hidden_; }
@@ -55,6 +58,7 @@ class ExpertBank {
   const Expert* shared() const { return has_shared_ ? &shared_ : nullptr; }
 
  private:
+  PageBuffer slab_;  // what the routed experts' matrices point into, expert by expert
   std::vector<Expert> experts_;
   Expert shared_;
   bool has_shared_ = false;
@@ -62,10 +66,11 @@ class ExpertBank {
   size_t width_ = 0;
 };
 
-/// y[r, :] = sum over r's slots, in slot order, of weight * expert(x[r, :]), then + shared(x[r, :]).
-/// x, y: [rows, hidden], must not alias. Two parallel regions (gate+up+SwiGLU, then down+combine).
-/// A row without slots gets only the shared part. Bits of a row do not depend on other rows or the thread count.
-void RunExperts(const ExpertBank& bank, MatView<const float> x, const ExpertPlan& plan, MatView<float> y,
-                OpContext& context);
+/// y[r, :] = sum over r's slots, in slot order, of weight * expert(x[r, :]), then + shared(x[r,
+/// :]). x, y: [rows, hidden], must not alias. Two parallel regions (gate+up+SwiGLU, then
+/// down+combine). A row without slots gets only the shared part. Bits of a row do not depend on
+/// other rows or the thread count.
+void RunExperts(const ExpertBank& bank, MatView<const float> x, const ExpertPlan& plan,
+                MatView<float> y, OpContext& context);
 
 }  // namespace carpool

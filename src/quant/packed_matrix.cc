@@ -1,45 +1,184 @@
 #include "quant/packed_matrix.h"
 
-#include <cstring>
+#include <algorithm>
+#include <array>
+
+#include "base/aligned.h"
+#include "base/check.h"
+#include "quant/pack_panel.h"
 
 namespace carpool {
+namespace {
+
+constexpr std::array<std::string_view, kNumWeightFormats> kNames = {"f32", "bf16",  "fp8",
+                                                                    "q8",  "nvfp4", "mxfp4"};
+
+constexpr size_t kHeaderBytes = 64;
+
+bool HasHeader(WeightFormat f) { return f != WeightFormat::kF32 && f != WeightFormat::kBF16; }
+
+size_t BlockBytes(WeightFormat f) {
+  switch (f) {
+    case WeightFormat::kF32:
+      return 2048;
+    case WeightFormat::kBF16:
+      return 1024;
+    case WeightFormat::kFP8:
+    case WeightFormat::kQ8:
+      return 512;
+    case WeightFormat::kNVFP4:
+    case WeightFormat::kMXFP4:
+      return 256;
+  }
+  return 0;
+}
+
+/// 32-blocks per header: as many as a 64-byte header has scales for; FP8: as many as share one
+/// scale, up to four.
+size_t SuperBlocks(WeightFormat f, const StoredMatrix& m) {
+  switch (f) {
+    case WeightFormat::kF32:
+    case WeightFormat::kBF16:
+      return 1;
+    case WeightFormat::kQ8:
+    case WeightFormat::kNVFP4:
+      return 2;
+    case WeightFormat::kMXFP4:
+      return 4;
+    case WeightFormat::kFP8: {
+      const bool whole_row = m.scales == nullptr || m.scale_block_cols >= m.cols;
+      return whole_row || m.scale_block_cols % 128 == 0 ? 4 : m.scale_block_cols % 64 == 0 ? 2 : 1;
+    }
+  }
+  return 1;
+}
+
+size_t PanelBytes(WeightFormat f, size_t blocks, size_t super_blocks) {
+  const size_t headers = HasHeader(f) ? DivCeil(blocks, super_blocks) * kHeaderBytes : 0;
+  return RoundUp(headers + blocks * BlockBytes(f), kCacheLineBytes);
+}
+
+}  // namespace
 
 std::string_view WeightFormatName(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32:
-      return "f32";
-    case WeightFormat::kBF16:
-      return "bf16";
-    case WeightFormat::kFP8:
-      return "fp8";
-    case WeightFormat::kQ8:
-      return "q8";
-    case WeightFormat::kNVFP4:
-      return "nvfp4";
-    case WeightFormat::kMXFP4:
-      return "mxfp4";
+  return kNames[static_cast<size_t>(format)];
+}
+
+Result<WeightFormat> ParseWeightFormat(std::string_view name) {
+  const auto* it = std::find(kNames.begin(), kNames.end(), name);
+  if (it == kNames.end()) {
+    return MakeError(ErrorCode::kInvalidArgument, "unknown weight format '{}'; known: {}", name,
+                     fmt::join(kNames, ", "));
   }
-  return "?";
+  return static_cast<WeightFormat>(it - kNames.begin());
 }
 
-Result<PackedMatrix> PackedMatrix::Pack(const StoredMatrix& source) {
-  RETURN_IF_ERROR(ValidateScales(source));
-  PackedMatrix packed;
-  packed.rows_ = source.rows;
-  packed.cols_ = source.cols;
-  packed.panels_ = AlignedBuffer<std::byte>(source.rows * source.cols * sizeof(float));
-  auto* out = reinterpret_cast<float*>(packed.panels_.data());
-  for (size_t r = 0; r < source.rows; ++r) DequantizeRow(source, r, out + r * source.cols);
+WeightFormat PackedMatrix::NaturalFormat(const StoredMatrix& m) {
+  switch (m.storage) {
+    case Storage::kBF16:
+      return WeightFormat::kBF16;
+    case Storage::kNVFP4:
+      return WeightFormat::kNVFP4;
+    case Storage::kMXFP4:
+      return WeightFormat::kMXFP4;
+    case Storage::kF8E4M3: {
+      const bool whole_row = m.scales == nullptr || m.scale_block_cols >= m.cols;
+      return whole_row || m.scale_block_cols % kBlockInputs == 0 ? WeightFormat::kFP8
+                                                                 : WeightFormat::kF32;
+    }
+    case Storage::kF32:
+    case Storage::kF16:
+      return WeightFormat::kF32;
+  }
+  return WeightFormat::kF32;
+}
+
+PackedMatrix::PackedMatrix(WeightFormat format, const StoredMatrix& source)
+    : format_(format),
+      rows_(source.rows),
+      cols_(source.cols),
+      super_blocks_(SuperBlocks(format, source)) {
+  panel_bytes_ = PanelBytes(format, blocks(), super_blocks_);
+  // The 4-bit formats keep the tensor's factor apart; elsewhere it is folded into scales or values.
+  if (format == WeightFormat::kNVFP4 || format == WeightFormat::kMXFP4)
+    global_scale_ = source.global_scale;
+}
+
+size_t PackedMatrix::PackedBytes(const StoredMatrix& source) {
+  return PackedMatrix(NaturalFormat(source), source).bytes();
+}
+
+Status PackedMatrix::Fill(const StoredMatrix& source, std::byte* memory, ThreadPool* pool) {
+  RETURN_IF_ERROR(ValidateForPacking(source, format_));
+  panels_ = memory;
+  const auto pack = [&](size_t panel, size_t) {
+    PackPanel(source, format_, panel, super_blocks_, memory + panel * panel_bytes_);
+  };
+  if (pool != nullptr) {
+    pool->ParallelFor(num_panels(), pack);
+  } else {
+    for (size_t panel = 0; panel < num_panels(); ++panel) pack(panel, 0);
+  }
+  return {};
+}
+
+Result<PackedMatrix> PackedMatrix::Pack(const StoredMatrix& source, ThreadPool* pool) {
+  return Pack(source, NaturalFormat(source), pool);
+}
+
+Result<PackedMatrix> PackedMatrix::Pack(const StoredMatrix& source, WeightFormat format,
+                                        ThreadPool* pool) {
+  const bool from_any =
+      format == WeightFormat::kF32 || format == WeightFormat::kBF16 || format == WeightFormat::kQ8;
+  if (!from_any && format != NaturalFormat(source)) {
+    return MakeError(ErrorCode::kUnsupported,
+                     "{}: stored as {}, cannot be repacked as {} at load; known: f32, bf16, q8{}",
+                     source.name, StorageName(source.storage), WeightFormatName(format),
+                     "; use `carpool quantize` for the others");
+  }
+  PackedMatrix packed(format, source);
+  packed.storage_ = PageBuffer(packed.bytes());
+  RETURN_IF_ERROR(packed.Fill(source, packed.storage_.data(), pool));
   return packed;
 }
 
-PackedMatrix PackedMatrix::FromFloats(const float* values, size_t rows, size_t cols, WeightFormat) {
-  PackedMatrix packed;
-  packed.rows_ = rows;
-  packed.cols_ = cols;
-  packed.panels_ = AlignedBuffer<std::byte>(rows * cols * sizeof(float));
-  std::memcpy(packed.panels_.data(), values, rows * cols * sizeof(float));
+Result<PackedMatrix> PackedMatrix::PackInto(const StoredMatrix& source, std::byte* memory,
+                                            ThreadPool* pool) {
+  PackedMatrix packed(NaturalFormat(source), source);
+  RETURN_IF_ERROR(packed.Fill(source, memory, pool));
   return packed;
+}
+
+PackedMatrix PackedMatrix::FromFloats(const float* values, size_t rows, size_t cols,
+                                      WeightFormat format) {
+  CARPOOL_CHECK(format == WeightFormat::kF32 || format == WeightFormat::kBF16);
+  StoredMatrix source;
+  source.storage = Storage::kF32;
+  source.rows = rows;
+  source.cols = cols;
+  source.data = reinterpret_cast<const std::byte*>(values);
+  source.data_bytes = rows * cols * sizeof(float);
+  auto packed = Pack(source, format);
+  CARPOOL_CHECK(packed.has_value());
+  return std::move(packed).value();
+}
+
+bool PackedMatrix::UsesQ8(Activations activations) const {
+  return activations == Activations::kQ8 &&
+         (format_ == WeightFormat::kQ8 || format_ == WeightFormat::kNVFP4 ||
+          format_ == WeightFormat::kMXFP4);
+}
+
+PanelCall PackedMatrix::Call(size_t first, size_t count, bool q8) const {
+  PanelCall call{};
+  call.panels = panels_ + first * panel_bytes_;
+  call.num_panels = count;
+  call.panel_bytes = panel_bytes_;
+  call.blocks = blocks();
+  call.super_blocks = super_blocks_;
+  // The int8 kernels read 4-bit codes as twice their value.
+  call.out_scale = q8 && format_ != WeightFormat::kQ8 ? global_scale_ * 0.5f : global_scale_;
+  return call;
 }
 
 }  // namespace carpool

@@ -1,7 +1,8 @@
-// StoredMatrix: one linear layer's weight as it lies in a checkpoint, before it is packed for the kernels.
+// StoredMatrix: one linear layer's weight as it lies in a checkpoint, before it is packed for the
+// kernels.
 //
-// It is a view: codes and scales stay in the mapped file. Which storage a weight uses is decided per tensor from
-// what is present (weights/tensor_binder.h), never from the config alone.
+// It is a view: codes and scales stay in the mapped file. Which storage a weight uses is decided
+// per tensor from what is present (weights/tensor_binder.h), never from the config alone.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,9 @@ enum class Storage : uint8_t {
   kBF16,
   kF16,
   kF8E4M3,  // with scales: one per block of rows x columns, or one per row, or one for all
-  kNVFP4,   // e2m1 codes, even input in the low nibble; one e4m3 scale per 16 inputs; one factor for the tensor
-  kMXFP4,   // e2m1 codes, even input in the low nibble; one e8m0 scale per 32 inputs
+  kNVFP4,  // e2m1 codes, even input in the low nibble; one e4m3 scale per 16 inputs; one factor for
+           // the tensor
+  kMXFP4,  // e2m1 codes, even input in the low nibble; one e8m0 scale per 32 inputs
 };
 
 /// "bf16", "nvfp4", …: the name used in reports and JSON.
@@ -35,32 +37,36 @@ struct StoredMatrix {
   size_t cols = 0;
   const std::byte* data = nullptr;
   size_t data_bytes = 0;
-  /// kF8E4M3: scales [ceil(rows/scale_block_rows), ceil(cols/scale_block_cols)]; kNVFP4: e4m3 [rows, cols/16];
-  /// kMXFP4: e8m0 [rows, cols/32]. Null for the float storages and for an unscaled F8.
+  /// kF8E4M3: scales [ceil(rows/scale_block_rows), ceil(cols/scale_block_cols)]; kNVFP4: e4m3
+  /// [rows, cols/16]; kMXFP4: e8m0 [rows, cols/32]. Null for the float storages and for an unscaled
+  /// F8.
   const std::byte* scales = nullptr;
   Storage scale_storage = Storage::kF32;  // kF8E4M3 only: kF32 or kBF16
   size_t scale_block_rows = 0;            // kF8E4M3 only
   size_t scale_block_cols = 0;
-  /// Multiplies every weight. NVFP4: weight_scale_2 (ModelOpt), 1/weight_global_scale (compressed-tensors).
+  /// Multiplies every weight. NVFP4: weight_scale_2 (ModelOpt), 1/weight_global_scale
+  /// (compressed-tensors).
   float global_scale = 1.0f;
 
   /// Bytes this matrix takes in the file, scales included.
   size_t TotalBytes() const;
 };
 
-/// Writes row `row` as fp32 to out[cols]. The exact meaning of every storage, and the oracle of the kernels' tests.
-/// NVFP4: e2m1 * (f32(block scale) * global_scale), the product of the two scales rounded to fp32 first.
+/// Writes row `row` as fp32 to out[cols]. The exact meaning of every storage, and the oracle of the
+/// kernels' tests. NVFP4: e2m1 * (f32(block scale) * global_scale), the product of the two scales
+/// rounded to fp32 first.
 void DequantizeRow(const StoredMatrix& matrix, size_t row, float* out);
 
-/// Refuses NaN or negative block scales (NVFP4), NaN scales (others), sizes the storage cannot have.
+/// Refuses NaN or negative block scales (NVFP4), NaN scales (others), sizes the storage cannot
+/// have.
 Status ValidateScales(const StoredMatrix& matrix);
 
 /// Scalar conversions, exact.
 float F8E4M3ToFloat(uint8_t bits);
 float BF16ToFloat(uint16_t bits);
 float F16ToFloat(uint16_t bits);
-float E8M0ToFloat(uint8_t bits);  // 255 is NaN
-float E2M1ToFloat(uint8_t code);  // low four bits
+float E8M0ToFloat(uint8_t bits);    // 255 is NaN
+float E2M1ToFloat(uint8_t code);    // low four bits
 uint16_t FloatToBF16(float value);  // round to nearest even, NaN stays quiet
 
 }  // namespace carpool

@@ -1,0 +1,105 @@
+// Packing the experts of one layer: one slab, expert after expert, so that huge pages serve all of
+// them.
+#include <cstdio>
+#include <cstring>
+
+#include "base/aligned.h"
+#include "ops/experts.h"
+
+namespace carpool {
+namespace {
+
+/// MemAvailable of /proc/meminfo in bytes; SIZE_MAX where it cannot be read.
+size_t AvailableMemory() {
+  std::FILE* f = std::fopen("/proc/meminfo", "r");
+  if (f == nullptr) return SIZE_MAX;
+  char line[128];
+  size_t kilobytes = 0;
+  while (std::fgets(line, sizeof(line), f) != nullptr) {
+    if (std::sscanf(line, "MemAvailable: %zu kB", &kilobytes) == 1) break;
+  }
+  std::fclose(f);
+  return kilobytes == 0 ? SIZE_MAX : kilobytes * 1024;
+}
+
+Status CheckMemory(size_t bytes, const std::string& name) {
+  const size_t available = AvailableMemory();
+  if (bytes <= available) return {};
+  return MakeError(ErrorCode::kExhausted,
+                   "{}: packing the experts of this layer needs {:.1f} GB, {:.1f} GB are free; "
+                   "free memory or load a smaller "
+                   "model",
+                   name, static_cast<double>(bytes) * 1e-9, static_cast<double>(available) * 1e-9);
+}
+
+Status CheckSame(const StoredMatrix& m, const StoredMatrix& first, size_t rows, size_t cols) {
+  if (m.rows != rows || m.cols != cols) {
+    return MakeError(ErrorCode::kUnsupported,
+                     "{}: wanted [{}, {}] as the expert's other projections have it, got [{}, {}]",
+                     m.name, rows, cols, m.rows, m.cols);
+  }
+  if (PackedMatrix::NaturalFormat(m) != PackedMatrix::NaturalFormat(first)) {
+    return MakeError(ErrorCode::kUnsupported,
+                     "{} is stored as {}, {} as {}; all experts of a layer must be stored alike",
+                     m.name, StorageName(m.storage), first.name, StorageName(first.storage));
+  }
+  return {};
+}
+
+size_t SlabBytes(const StoredMatrix& m) {
+  return RoundUp(PackedMatrix::PackedBytes(m), kCacheLineBytes);
+}
+
+}  // namespace
+
+Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
+                                    const ExpertSource* shared, ThreadPool& pool) {
+  ExpertBank bank;
+  if (!experts.empty()) {
+    const ExpertSource& first = experts[0];
+    bank.width_ = first.gate.rows;
+    bank.hidden_ = first.gate.cols;
+    for (const auto& e : experts) {
+      RETURN_IF_ERROR(CheckSame(e.gate, first.gate, bank.width_, bank.hidden_));
+      RETURN_IF_ERROR(CheckSame(e.up, first.up, bank.width_, bank.hidden_));
+      RETURN_IF_ERROR(CheckSame(e.down, first.down, bank.hidden_, bank.width_));
+    }
+    const size_t gate_bytes = SlabBytes(first.gate), up_bytes = SlabBytes(first.up);
+    const size_t expert_bytes = gate_bytes + up_bytes + SlabBytes(first.down);
+    RETURN_IF_ERROR(CheckMemory(expert_bytes * experts.size(), first.gate.name));
+    bank.slab_ = PageBuffer(expert_bytes * experts.size());
+    bank.experts_.resize(experts.size());
+    std::vector<Status> statuses(experts.size());
+    const auto pack = [&](size_t e) -> Status {
+      std::byte* memory = bank.slab_.data() + e * expert_bytes;
+      Expert& out = bank.experts_[e];
+      ASSIGN_OR_RETURN(out.gate, PackedMatrix::PackInto(experts[e].gate, memory));
+      ASSIGN_OR_RETURN(out.up, PackedMatrix::PackInto(experts[e].up, memory + gate_bytes));
+      ASSIGN_OR_RETURN(out.down,
+                       PackedMatrix::PackInto(experts[e].down, memory + gate_bytes + up_bytes));
+      return {};
+    };
+    pool.ParallelFor(experts.size(), [&](size_t e, size_t) { statuses[e] = pack(e); });
+    for (auto& status : statuses) RETURN_IF_ERROR(std::move(status));
+  }
+  if (shared != nullptr) {
+    RETURN_IF_ERROR(CheckSame(shared->up, shared->up, shared->gate.rows, shared->gate.cols));
+    RETURN_IF_ERROR(CheckSame(shared->down, shared->down, shared->gate.cols, shared->gate.rows));
+    ASSIGN_OR_RETURN(bank.shared_.gate, PackedMatrix::Pack(shared->gate, &pool));
+    ASSIGN_OR_RETURN(bank.shared_.up, PackedMatrix::Pack(shared->up, &pool));
+    ASSIGN_OR_RETURN(bank.shared_.down, PackedMatrix::Pack(shared->down, &pool));
+    bank.has_shared_ = true;
+    if (experts.empty()) bank.hidden_ = shared->gate.cols;
+  }
+  return bank;
+}
+
+size_t ExpertBank::bytes_per_expert() const {
+  return experts_.empty()
+             ? 0
+             : experts_[0].gate.bytes() + experts_[0].up.bytes() + experts_[0].down.bytes();
+}
+
+WeightFormat ExpertBank::format() const { return experts_[0].gate.format(); }
+
+}  // namespace carpool

@@ -1,0 +1,174 @@
+#include "quant/pack_panel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/aligned.h"
+
+namespace carpool {
+namespace {
+
+constexpr size_t kHeaderBytes = 64;
+
+/// Where block b of a panel lies: its superblock's header, its index in it, its codes.
+struct BlockPlace {
+  std::byte* header;
+  size_t index;
+  std::byte* codes;
+};
+BlockPlace Place(std::byte* panel, size_t b, size_t super_blocks, size_t block_bytes) {
+  const size_t super = b / super_blocks, index = b % super_blocks;
+  std::byte* header = panel + super * (kHeaderBytes + super_blocks * block_bytes);
+  return {header, index, header + kHeaderBytes + index * block_bytes};
+}
+
+/// Nibbles n0 ... n7 of a stored word -> byte b holds n_b (low) and n_(4+b) (high).
+uint32_t InterleaveNibbles(uint32_t stored) {
+  const auto spread = [](uint32_t v) {
+    v = (v | v << 8) & 0x00FF00FFu;
+    return (v | v << 4) & 0x0F0F0F0Fu;
+  };
+  return spread(stored & 0xFFFFu) | spread(stored >> 16) << 4;
+}
+
+void PackFp4(const StoredMatrix& m, size_t first, size_t rows, size_t super_blocks,
+             size_t block_inputs, std::byte* out) {
+  const size_t scales_per_block = kBlockInputs / block_inputs;  // nvfp4 2, mxfp4 1
+  const size_t scales = m.cols / block_inputs;
+  const size_t row_bytes = m.cols / 2;
+  for (size_t lane = 0; lane < rows; ++lane) {
+    const std::byte* codes = m.data + (first + lane) * row_bytes;
+    const std::byte* row_scales = m.scales + (first + lane) * scales;
+    for (size_t b = 0; b * kBlockInputs < m.cols; ++b) {
+      const BlockPlace place = Place(out, b, super_blocks, 256);
+      for (size_t s = 0; s < scales_per_block && b * scales_per_block + s < scales; ++s) {
+        place.header[(place.index * scales_per_block + s) * 16 + lane] =
+            row_scales[b * scales_per_block + s];
+      }
+      for (size_t k = 0; k < 4 && b * 16 + k * 4 < row_bytes; ++k) {
+        uint32_t word;
+        std::memcpy(&word, codes + b * 16 + k * 4, sizeof(word));
+        word = InterleaveNibbles(word);
+        std::memcpy(place.codes + k * 64 + lane * 4, &word, sizeof(word));
+      }
+    }
+  }
+}
+
+void PackFP8(const StoredMatrix& m, size_t first, size_t rows, size_t super_blocks,
+             std::byte* out) {
+  for (size_t lane = 0; lane < rows; ++lane) {
+    const size_t row = first + lane;
+    const size_t per_row = m.scales == nullptr ? 0 : DivCeil(m.cols, m.scale_block_cols);
+    for (size_t b = 0; b * kBlockInputs < m.cols; ++b) {
+      const BlockPlace place = Place(out, b, super_blocks, 512);
+      if (place.index == 0) {
+        float scale = 1.0f;
+        if (m.scales != nullptr) {
+          const size_t at =
+              row / m.scale_block_rows * per_row + b * kBlockInputs / m.scale_block_cols;
+          if (m.scale_storage == Storage::kBF16) {
+            uint16_t bits;
+            std::memcpy(&bits, m.scales + at * 2, sizeof(bits));
+            scale = BF16ToFloat(bits);
+          } else {
+            std::memcpy(&scale, m.scales + at * 4, sizeof(scale));
+          }
+        }
+        scale = scale * m.global_scale * 256.0f;  // the kernels read codes as value / 256
+        std::memcpy(place.header + lane * 4, &scale, sizeof(scale));
+      }
+      const size_t n = std::min(kBlockInputs, m.cols - b * kBlockInputs);
+      const std::byte* codes = m.data + row * m.cols + b * kBlockInputs;
+      for (size_t i = 0; i < n; ++i) place.codes[i / 2 * 32 + lane * 2 + i % 2] = codes[i];
+    }
+  }
+}
+
+void PackQ8Row(const float* values, size_t cols, size_t lane, size_t super_blocks, std::byte* out) {
+  for (size_t b = 0; b * kBlockInputs < cols; ++b) {
+    const BlockPlace place = Place(out, b, super_blocks, 512);
+    const size_t n = std::min(kBlockInputs, cols - b * kBlockInputs);
+    float max = 0.0f;
+    for (size_t i = 0; i < n; ++i) max = std::max(max, std::fabs(values[b * kBlockInputs + i]));
+    const uint16_t scale_bits = FloatToBF16(max / 127.0f);
+    const float scale = BF16ToFloat(scale_bits);
+    std::memcpy(place.header + place.index * 32 + lane * 2, &scale_bits, sizeof(scale_bits));
+    for (size_t i = 0; i < n; ++i) {
+      const float q = scale > 0.0f ? std::nearbyint(values[b * kBlockInputs + i] / scale) : 0.0f;
+      const int code = static_cast<int>(std::clamp(q, -127.0f, 127.0f)) + kQ8Offset;
+      place.codes[i / 4 * 64 + lane * 4 + i % 4] = static_cast<std::byte>(code);
+    }
+  }
+}
+
+/// Formats made from fp32 values of any storage.
+void PackFromFloats(const StoredMatrix& m, WeightFormat format, size_t first, size_t rows,
+                    size_t super_blocks, std::byte* out) {
+  std::vector<float> values(m.cols);
+  for (size_t lane = 0; lane < rows; ++lane) {
+    DequantizeRow(m, first + lane, values.data());
+    if (format == WeightFormat::kQ8) {
+      PackQ8Row(values.data(), m.cols, lane, super_blocks, out);
+      continue;
+    }
+    for (size_t i = 0; i < m.cols; ++i) {
+      if (format == WeightFormat::kF32) {
+        std::memcpy(out + i * 64 + lane * 4, &values[i], sizeof(float));
+      } else {
+        const uint16_t bits = FloatToBF16(values[i]);
+        std::memcpy(out + i / 2 * 64 + lane * 4 + i % 2 * 2, &bits, sizeof(bits));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Status ValidateForPacking(const StoredMatrix& source, WeightFormat format) {
+  RETURN_IF_ERROR(ValidateScales(source));
+  if (source.storage == Storage::kF8E4M3) {
+    for (size_t i = 0; i < source.rows * source.cols; ++i) {
+      if ((static_cast<uint8_t>(source.data[i]) & 0x7F) == 0x7F) {
+        return MakeError(ErrorCode::kCorrupt, "{}: weight [{}, {}] is NaN", source.name,
+                         i / source.cols, i % source.cols);
+      }
+    }
+  }
+  if (format == WeightFormat::kQ8) {
+    std::vector<float> values(source.cols);
+    for (size_t r = 0; r < source.rows; ++r) {
+      DequantizeRow(source, r, values.data());
+      for (size_t i = 0; i < source.cols; ++i) {
+        if (!std::isfinite(values[i])) {
+          return MakeError(ErrorCode::kCorrupt,
+                           "{}: weight [{}, {}] is {}, which int8 blocks cannot hold", source.name,
+                           r, i, values[i]);
+        }
+      }
+    }
+  }
+  return {};
+}
+
+void PackPanel(const StoredMatrix& source, WeightFormat format, size_t panel, size_t super_blocks,
+               std::byte* out) {
+  const size_t first = panel * kPanelRows;
+  const size_t rows = std::min(kPanelRows, source.rows - first);
+  switch (format) {
+    case WeightFormat::kNVFP4:
+      return PackFp4(source, first, rows, super_blocks, 16, out);
+    case WeightFormat::kMXFP4:
+      return PackFp4(source, first, rows, super_blocks, 32, out);
+    case WeightFormat::kFP8:
+      return PackFP8(source, first, rows, super_blocks, out);
+    case WeightFormat::kF32:
+    case WeightFormat::kBF16:
+    case WeightFormat::kQ8:
+      return PackFromFloats(source, format, first, rows, super_blocks, out);
+  }
+}
+
+}  // namespace carpool
