@@ -101,7 +101,17 @@ std::string_view Name(GroupScore v) {
   return "?";
 }
 std::string_view Name(GroupMask v) { return v == GroupMask::kZero ? "0" : "-inf"; }
-std::string_view Name(ChoiceOrder v) { return v == ChoiceOrder::kRawBits ? "raw_bits" : "total"; }
+std::string_view Name(ChoiceOrder v) {
+  switch (v) {
+    case ChoiceOrder::kTotal:
+      return "total";
+    case ChoiceOrder::kRawBits:
+      return "raw_bits";
+    case ChoiceOrder::kFiniteOnly:
+      return "finite_only";
+  }
+  return "?";
+}
 std::string_view Name(SlotOrder v) {
   return v == SlotOrder::kExpertId ? "expert_id" : "choice_descending";
 }

@@ -35,8 +35,8 @@ enum class GroupScore : uint8_t { kNone, kMax, kTop2Sum, kTop2Strict };
 enum class GroupMask : uint8_t { kMinusInfinity, kZero };
 
 /// kTotal: choice descending, id ascending, NaN lowest, -0 == +0. kRawBits: NaN above +inf and -0 <
-/// +0, as kernels that sort transformed bit patterns do.
-enum class ChoiceOrder : uint8_t { kTotal, kRawBits };
+/// +0, as kernels that sort transformed bit patterns do. kFiniteOnly: NaN and +inf count as -inf.
+enum class ChoiceOrder : uint8_t { kTotal, kRawBits, kFiniteOnly };
 
 /// Slots leave in descending choice, or by ascending id (radix kernels).
 enum class SlotOrder : uint8_t { kChoiceDescending, kExpertId };

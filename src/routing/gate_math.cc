@@ -49,9 +49,21 @@ void Softmax(float* x, size_t n) {
   for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(static_cast<double>(x[i]) / sum);
 }
 
+uint32_t KeyOf(ChoiceOrder order, float choice) {
+  switch (order) {
+    case ChoiceOrder::kRawBits:
+      return RawRankKey(choice);
+    case ChoiceOrder::kFiniteOnly:
+      return FiniteRankKey(choice);
+    case ChoiceOrder::kTotal:
+      break;
+  }
+  return RankKey(choice);
+}
+
 /// The value a group is ranked by. NaN choices count as -inf, so that a group with one is not lost
 /// or preferred by accident; a group of NaNs ranks last.
-float ScoreOfGroup(GroupScore kind, const float* choice, size_t n) {
+float ScoreOfGroup(GroupScore kind, GateNumber number, const float* choice, size_t n) {
   float first = -kInf, second = -kInf;
   for (size_t i = 0; i < n; ++i) {
     const float c = choice[i];
@@ -62,7 +74,7 @@ float ScoreOfGroup(GroupScore kind, const float* choice, size_t n) {
       second = c;
     }
   }
-  return kind == GroupScore::kMax ? first : first + second;
+  return kind == GroupScore::kMax ? first : RoundTo(number, first + second);
 }
 
 void DropGroups(const GateSpec& gate, const RowScores& row) {
@@ -74,7 +86,8 @@ void DropGroups(const GateSpec& gate, const RowScores& row) {
   float stored[kMaxStored];
   const bool store = gate.num_groups <= kMaxStored;
   auto score = [&](size_t g) {
-    return ScoreOfGroup(gate.group_score, row.choice + g * per_group, per_group);
+    return ScoreOfGroup(gate.group_score, gate.choice_number, row.choice + g * per_group,
+                        per_group);
   };
   if (store) {
     for (size_t g = 0; g < gate.num_groups; ++g) stored[g] = score(g);
@@ -146,7 +159,7 @@ size_t ScoreRow(const GateSpec& gate, const float* logits, const float* bias,
       c = RoundTo(gate.choice_number, c + RoundTo(gate.bias_number, bias[e]));
     }
     out.choice[e] = c;
-    out.key[e] = gate.order == ChoiceOrder::kRawBits ? RawRankKey(c) : RankKey(c);
+    out.key[e] = KeyOf(gate.order, c);
     nans += c != c;
   }
   for (size_t e = n; e < padded; ++e) {

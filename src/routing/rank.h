@@ -29,6 +29,11 @@ inline uint32_t RawRankKey(float choice) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
+/// NaN and +inf count as -inf.
+inline uint32_t FiniteRankKey(float choice) {
+  return RankKey(choice <= 3.402823466e38f ? choice : -__builtin_inff());
+}
+
 /// Row buffers are padded to whole blocks of this many experts, with ineligible keys.
 inline constexpr size_t kRowBlock = 16;
 
