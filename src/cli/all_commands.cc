@@ -4,7 +4,7 @@
 namespace carpool::cli {
 
 void AddAllCommands(CLI::App& root) {
-  (void)root;
+  AddInfo(root);
 }
 
 }  // namespace carpool::cli

@@ -37,6 +37,7 @@ int ExitCode(const Error& error);
 
 /// THE LIST of sub-commands (all_commands.cc).
 void AddAllCommands(CLI::App& root);
+void AddInfo(CLI::App& root);
 
 /// Parses, runs, prints the error if there is one. Returns the exit code.
 int Main(int argc, char** argv);

@@ -307,6 +307,10 @@ Result<ModelConfig> LoadModelConfig(const std::string& dir) {
   if (!std::filesystem::exists(dir, ec)) {
     return MakeError(ErrorCode::kNotFound, "{}: no such directory", Printable(dir, 4096));
   }
+  if (!std::filesystem::is_directory(dir, ec)) {
+    return MakeError(ErrorCode::kInvalidArgument, "{}: wanted a checkpoint directory, got a file",
+                     Printable(dir, 4096));
+  }
   const std::string path = dir + "/config.json";
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
   ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, path));

@@ -116,5 +116,6 @@ const TensorInfo* Checkpoint::Find(std::string_view name) const {
 }
 
 const std::vector<TensorInfo>& Checkpoint::tensors() const { return state_->tensors; }
+size_t Checkpoint::num_files() const { return state_->files.size(); }
 
 }  // namespace carpool

@@ -64,6 +64,7 @@ class Checkpoint {
   const TensorInfo* Find(std::string_view name) const;
   /// All tensors, sorted by name.
   const std::vector<TensorInfo>& tensors() const;
+  size_t num_files() const;
 
  private:
   struct State;

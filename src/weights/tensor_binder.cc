@@ -114,13 +114,13 @@ TensorBinder::Resolved TensorBinder::ResolveFp4(const Siblings& s, size_t rows, 
                      "{}: AWQ weights (pre_quant_scale) are not supported; wanted plain NVFP4",
                      Printable(s.module));
   }
-  if (cols % block != 0) {
-    return MakeError(ErrorCode::kUnsupported, "{}: {} needs a multiple of {} inputs, got {}",
-                     Printable(s.module), StorageName(m.storage), block, cols);
-  }
   if (codes.dtype == Dtype::kI32) {
     return MakeError(ErrorCode::kUnsupported,
                      "{}: int4 weights (weight_packed I32) are not supported", Printable(s.module));
+  }
+  if (cols % block != 0) {
+    return MakeError(ErrorCode::kUnsupported, "{}: {} needs a multiple of {} inputs, got {}",
+                     Printable(s.module), StorageName(m.storage), block, cols);
   }
   if (codes.dtype != Dtype::kU8 || !HasShape(codes, {rows, cols / 2})) {
     return Mismatch(codes, fmt::format("U8 [{}, {}] ({} [{}, {}])", rows, cols / 2,

@@ -1,0 +1,181 @@
+// carpool info: what a checkpoint is.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "base/printable.h"
+#include "base/text_table.h"
+#include "cli/command.h"
+#include "models/model_summary.h"
+
+namespace carpool::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kListedTensors = 20;
+
+size_t NumFullIndexers(const ModelConfig& c) {
+  return static_cast<size_t>(std::count(c.indexer.begin(), c.indexer.end(), IndexerKind::kFull));
+}
+
+/// Names come from files: bytes that are not UTF-8 must not stop the output.
+std::string Dump(const ordered_json& json) {
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+void PrintJson(const ModelSummary& s) {
+  const ModelConfig& c = s.config;
+  ordered_json schedule = ordered_json::array();
+  for (const auto kind : c.indexer)
+    schedule.push_back(kind == IndexerKind::kFull ? "full" : "shared");
+  ordered_json mlp = ordered_json::array();
+  for (const auto kind : c.mlp) mlp.push_back(kind == MlpKind::kSparse ? "sparse" : "dense");
+  const auto& unused = s.report.unused;
+  ordered_json out = {
+      {"model_type", c.model_type},
+      {"parameters", s.report.parameters},
+      {"active_parameters", s.active_parameters},
+      {"num_layers", c.num_layers},
+      {"num_moe_layers", c.NumMoeLayers()},
+      {"num_experts", c.gate.num_experts},
+      {"top_k", c.gate.top_k},
+      {"num_shared_experts", c.num_shared_experts},
+      {"num_groups", c.gate.num_groups},
+      {"groups_kept", c.gate.groups_kept},
+      {"routed_scaling_factor", c.gate.scale},
+      {"hidden_size", c.hidden},
+      {"dense_width", c.dense_width},
+      {"expert_width", c.expert_width},
+      {"mlp_layers", mlp},
+      {"attention",
+       {{"kind", "mla"},
+        {"heads", c.num_heads},
+        {"q_lora_rank", c.q_lora_rank},
+        {"kv_lora_rank", c.kv_lora_rank},
+        {"qk_nope_dim", c.qk_nope_dim},
+        {"qk_rope_dim", c.qk_rope_dim},
+        {"v_dim", c.v_dim},
+        {"rope_theta", c.rope_theta}}},
+      {"indexer",
+       {{"heads", c.index_heads},
+        {"dim", c.index_dim},
+        {"topk", c.index_topk},
+        {"layers", schedule}}},
+      {"vocab_size", c.vocab_size},
+      {"context", c.max_position},
+      {"eos_token_ids", c.eos_ids},
+      {"tied_embeddings", c.tie_embeddings},
+      {"quantization", s.quantization},
+      {"tensor_bytes", s.report.tensor_bytes},
+      {"tensor_counts", s.report.tensor_counts},
+      {"total_bytes", s.total_bytes},
+      {"expert_bytes", s.expert_bytes},
+      {"num_files", s.num_files},
+      {"tensors_bound", s.report.tensors_bound},
+      {"num_unused_tensors", unused.size()},
+      {"unused_tensors",
+       std::vector(unused.begin(), unused.begin() + static_cast<ptrdiff_t>(
+                                                        std::min(unused.size(), kListedTensors)))},
+      {"missing_optional", s.report.missing_optional},
+      {"warnings", s.report.warnings},
+  };
+  fmt::print("{}\n", Dump(out));
+}
+
+std::string Layers(const ModelConfig& c) {
+  const size_t moe = c.NumMoeLayers();
+  return fmt::format("{}: {} dense, {} MoE", c.num_layers, c.num_layers - moe, moe);
+}
+
+std::string Gate(const GateSpec& g) {
+  const std::string groups =
+      g.num_groups > 1 ? fmt::format(", best {} of {} groups", g.groups_kept, g.num_groups)
+                       : std::string();
+  return fmt::format("sigmoid{}{}{}, weights × {}", g.has_bias ? " + correction bias" : "", groups,
+                     g.renormalize == Renormalize::kNone ? "" : ", renormalised", g.scale);
+}
+
+std::string Indexer(const ModelConfig& c) {
+  const size_t full = NumFullIndexers(c);
+  return fmt::format(
+      "DSA, {} heads × {}, keeps {} keys; {}", c.index_heads, c.index_dim, HumanCount(c.index_topk),
+      full == c.num_layers ? std::string("in every layer")
+                           : fmt::format("{} full layers, {} shared", full, c.num_layers - full));
+}
+
+void PrintHuman(const std::string& dir, const ModelSummary& s) {
+  const ModelConfig& c = s.config;
+  const std::string name = std::filesystem::path(dir + "/").parent_path().filename().string();
+  fmt::print("{} ({})\n\n", Printable(name), c.model_type);
+  const auto line = [](std::string_view key, const std::string& value) {
+    fmt::print("  {:<12} {}\n", key, value);
+  };
+  line("parameters", fmt::format("{}, of which a token meets {}", HumanCount(s.report.parameters),
+                                 HumanCount(s.active_parameters)));
+  line("layers", Layers(c));
+  line("experts", fmt::format("{} per MoE layer, top {}, {} shared", c.gate.num_experts,
+                              c.gate.top_k, c.num_shared_experts));
+  line("gate", Gate(c.gate));
+  line("widths", fmt::format("hidden {}, dense MLP {}, expert {}", HumanCount(c.hidden),
+                             HumanCount(c.dense_width), HumanCount(c.expert_width)));
+  line(
+      "attention",
+      fmt::format("MLA, {} heads, q rank {}, kv rank {}, keys {} + {} rope, values {}", c.num_heads,
+                  c.q_lora_rank, c.kv_lora_rank, c.qk_nope_dim, c.qk_rope_dim, c.v_dim));
+  line("indexer", Indexer(c));
+  line("context",
+       fmt::format("{} tokens, rope theta {}", HumanCount(c.max_position), c.rope_theta));
+  line("vocabulary",
+       fmt::format("{}, ends at {}", HumanCount(c.vocab_size),
+                   c.eos_ids.empty() ? std::string("no token")
+                                     : fmt::format("{}", fmt::join(c.eos_ids, ", "))));
+  const size_t per_token = c.gate.top_k * c.NumMoeLayers() * s.expert_bytes;
+  line("one expert", fmt::format("{}; a token alone reads {} of experts",
+                                 HumanBytes(static_cast<double>(s.expert_bytes)),
+                                 HumanBytes(static_cast<double>(per_token))));
+  TextTable table({"storage", "tensors", "bytes", "share"});
+  for (const auto& [storage, bytes] : s.report.tensor_bytes) {
+    table.AddRow({storage, HumanCount(s.report.tensor_counts.at(storage)),
+                  HumanBytes(static_cast<double>(bytes)),
+                  fmt::format("{:.1f} %", 100.0 * static_cast<double>(bytes) /
+                                              static_cast<double>(s.total_bytes))});
+  }
+  table.AddRow({"all", "", HumanBytes(static_cast<double>(s.total_bytes)), ""});
+  fmt::print("\n{}", table.Render());
+  if (!s.quantization.empty())
+    fmt::print("\nThe checkpoint calls itself {}.\n", Printable(s.quantization));
+  for (const auto& what : s.report.missing_optional)
+    fmt::print("Not there, not needed: {}.\n", what);
+  if (const auto& unused = s.report.unused; !unused.empty()) {
+    fmt::print("Not used: {} tensors, e.g. {}.\n", HumanCount(unused.size()),
+               Printable(unused.front()));
+  }
+  for (const auto& warning : s.report.warnings) fmt::print("Warning: {}.\n", warning);
+}
+
+}  // namespace
+
+void AddInfo(CLI::App& root) {
+  auto flags = std::make_shared<CommonFlags>();
+  CLI::App* command = AddCommand(
+      root, "info", "What a checkpoint is: architecture, layers, experts, formats, bytes",
+      [flags]() -> Status {
+        ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags->model));
+        ASSIGN_OR_RETURN(const ModelSummary summary, SummarizeModel(dir));
+        if (flags->json) {
+          PrintJson(summary);
+        } else {
+          PrintHuman(dir, summary);
+        }
+        return {};
+      });
+  AddModel(*command, *flags);
+  AddJson(*command, *flags);
+}
+
+}  // namespace carpool::cli
