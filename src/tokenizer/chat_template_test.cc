@@ -248,7 +248,7 @@ TEST(ChatTemplate, HostileTemplatesEndInAnErrorInBoundedTime) {
 
 TEST(ChatTemplate, TheHelperIsReplacedAfterABreachAndNoZombieStays) {
   TemplateLimits limits;
-  limits.wall = std::chrono::milliseconds(500);
+  limits.wall = std::chrono::milliseconds(1500);  // machines that build while they test are slow
   int last = -1;
   {
     auto t = Make(
@@ -261,7 +261,7 @@ TEST(ChatTemplate, TheHelperIsReplacedAfterABreachAndNoZombieStays) {
     const auto slow = t->Render(R"({"messages":[],"spin":true})");
     ASSERT_FALSE(slow);
     EXPECT_EQ(slow.error().code, ErrorCode::kExhausted);
-    EXPECT_THAT(slow.error().message, HasSubstr("longer than 500 ms"));
+    EXPECT_THAT(slow.error().message, HasSubstr("longer than 1500 ms"));
     EXPECT_EQ(t->Render(R"({"messages":[]})").value(), "ok");
     const int second = t->helper_pid();
     EXPECT_NE(first, second);
