@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -297,7 +298,7 @@ TEST(ChatTemplate, ManyThreadsMayRenderAndLargeRequestsPass) {
 }
 
 TEST(ChatTemplate, LoadLooksInBothFilesAndSaysWhenThereIsNone) {
-  const std::string dir = ::testing::TempDir() + "/chat_template_test";
+  const std::string dir = ::testing::TempDir() + "/chat_template_test" + std::to_string(getpid());
   std::filesystem::create_directories(dir);
   const auto none = ChatTemplate::Load(dir);
   ASSERT_FALSE(none);

@@ -94,6 +94,7 @@ HelperProcess::HelperProcess(HelperProcess&& other) noexcept { *this = std::move
 HelperProcess& HelperProcess::operator=(HelperProcess&& other) noexcept {
   std::swap(pid_, other.pid_);
   std::swap(socket_, other.socket_);
+  std::swap(inbox_, other.inbox_);
   return *this;
 }
 
@@ -108,7 +109,7 @@ void HelperProcess::Stop() {
 
 bool HelperProcess::Idle() const {
   pollfd p{socket_, POLLIN, 0};
-  return socket_ >= 0 && poll(&p, 1, 0) == 0;
+  return socket_ >= 0 && inbox_.empty() && poll(&p, 1, 0) == 0;
 }
 
 Failure HelperProcess::Send(std::string_view frame, std::chrono::milliseconds wall) {
@@ -119,31 +120,39 @@ Failure HelperProcess::Send(std::string_view frame, std::chrono::milliseconds wa
 
 Failure HelperProcess::Receive(std::chrono::milliseconds wall, size_t max_body, Reply& reply) {
   const auto deadline = Clock::now() + wall;
-  std::string data;
-  size_t head_end = std::string::npos;  // of "word length\n"
+  size_t head_end = inbox_.find('\n');  // of "word length\n"; two replies may have come at once
+  while (head_end == std::string::npos) {
+    if (inbox_.size() > kMaxReplyHead) return Failure::kNonsense;
+    const Failure failure = ReadSome(deadline);
+    if (failure != Failure::kNone) return failure;
+    head_end = inbox_.find('\n');
+  }
+  const size_t space = inbox_.find(' ');
+  if (space == std::string::npos || space > head_end) return Failure::kNonsense;
   size_t body = 0;
-  while (head_end == std::string::npos || data.size() < head_end + 1 + body) {
+  const char* end = inbox_.data() + head_end;
+  if (std::from_chars(inbox_.data() + space + 1, end, body).ptr != end) return Failure::kNonsense;
+  if (body > max_body) return Failure::kTooLarge;
+  while (inbox_.size() < head_end + 1 + body) {
+    const Failure failure = ReadSome(deadline);
+    if (failure != Failure::kNone) return failure;
+  }
+  reply.word = inbox_.substr(0, space);
+  reply.body = inbox_.substr(head_end + 1, body);
+  inbox_.erase(0, head_end + 1 + body);
+  return Failure::kNone;
+}
+
+Failure HelperProcess::ReadSome(Clock::time_point deadline) {
+  while (true) {
     if (!WaitFor(socket_, POLLIN, deadline)) return Failure::kTimeout;
     char buffer[1 << 16];
     const ssize_t n = recv(socket_, buffer, sizeof(buffer), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) continue;
     if (n <= 0) return Failure::kDied;
-    data.append(buffer, static_cast<size_t>(n));
-    if (head_end != std::string::npos) continue;
-    head_end = data.find('\n');
-    if (head_end == std::string::npos) {
-      if (data.size() > kMaxReplyHead) return Failure::kNonsense;
-      continue;
-    }
-    const size_t space = data.find(' ');
-    if (space == std::string::npos || space > head_end) return Failure::kNonsense;
-    reply.word = data.substr(0, space);
-    const char* end = data.data() + head_end;
-    if (std::from_chars(data.data() + space + 1, end, body).ptr != end) return Failure::kNonsense;
-    if (body > max_body) return Failure::kTooLarge;
+    inbox_.append(buffer, static_cast<size_t>(n));
+    return Failure::kNone;
   }
-  reply.body = data.substr(head_end + 1);
-  return reply.body.size() == body ? Failure::kNone : Failure::kNonsense;
 }
 
 Failure HelperProcess::Exchange(std::string_view frame, std::chrono::milliseconds wall,

@@ -48,8 +48,11 @@ class HelperProcess {
  private:
   HelperProcess(pid_t pid, int socket) : pid_(pid), socket_(socket) {}
 
+  Failure ReadSome(std::chrono::steady_clock::time_point deadline);
+
   pid_t pid_ = -1;
   int socket_ = -1;
+  std::string inbox_;  // received, not yet part of a reply
 };
 
 }  // namespace carpool

@@ -1,6 +1,7 @@
 // Bad tokenizer.json files: each is one clear line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -195,7 +196,8 @@ TEST(TokenizerJson, ATokenTwiceInTheVocabularyIsSeen) {
 }
 
 TEST(TokenizerConfig, ReadsNamesAndTemplatesAndRefusesNonsense) {
-  const std::string dir = ::testing::TempDir() + "/tokenizer_config_test";
+  const std::string dir =
+      ::testing::TempDir() + "/tokenizer_config_test" + std::to_string(getpid());
   std::filesystem::create_directories(dir);
   const auto load = [&dir](const std::string& text) {
     std::ofstream(dir + "/tokenizer_config.json") << text;
