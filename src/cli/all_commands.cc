@@ -1,10 +1,14 @@
-// THE LIST of sub-commands. Each lives in the file of its name and registers itself here with one line.
+// THE LIST of sub-commands. Each lives in the file of its name and registers itself here with one
+// line.
 #include "cli/command.h"
 
 namespace carpool::cli {
 
 void AddAllCommands(CLI::App& root) {
   AddInfo(root);
+  AddGenerate(root);
+  AddPerplexity(root);
+  AddBench(root);
 }
 
 }  // namespace carpool::cli

@@ -23,12 +23,14 @@ void AddModel(CLI::App& command, CommonFlags& flags) {
   command.add_option("MODEL", flags.model, "Checkpoint directory; without it, the bundled model");
 }
 void AddThreads(CLI::App& command, CommonFlags& flags) {
-  command.add_option("--threads", flags.threads, "Threads; default: the CPUs this process may use")->type_name("N");
+  command.add_option("--threads", flags.threads, "Threads; default: the CPUs this process may use")
+      ->type_name("N");
 }
 void AddRouting(CLI::App& command, CommonFlags& flags) {
   command
       .add_option("--routing", flags.routing,
-                  "Routing policy, e.g. vanilla, oea:k0=3, topk:k=5; default: CARPOOL_ROUTING, CARPOOL_OEA_K0 or "
+                  "Routing policy, e.g. vanilla, oea:k0=3, topk:k=5; default: CARPOOL_ROUTING, "
+                  "CARPOOL_OEA_K0 or "
                   "SGLANG_OEA_K0, else vanilla")
       ->type_name("POLICY");
 }
@@ -44,23 +46,28 @@ Result<std::string> ResolveModel(const std::string& model) {
   std::error_code ec;
   if (!model.empty()) {
     if (!fs::exists(model, ec)) {
-      return MakeError(ErrorCode::kNotFound, "{}: no such checkpoint directory; leave MODEL out to use the bundled model",
+      return MakeError(ErrorCode::kNotFound,
+                       "{}: no such checkpoint directory; leave MODEL out to use the bundled model",
                        model);
     }
     return model;
   }
   std::vector<std::string> places;
-  if (const char* env = std::getenv("CARPOOL_MODEL"); env != nullptr && *env != '\0') return ResolveModel(env);
+  if (const char* env = std::getenv("CARPOOL_MODEL"); env != nullptr && *env != '\0')
+    return ResolveModel(env);
   const fs::path self = fs::read_symlink("/proc/self/exe", ec);
   if (!ec) {
-    places.push_back((self.parent_path().parent_path().parent_path() / kBundledModel).string());  // build/release/carpool
-    places.push_back((self.parent_path().parent_path() / "share/carpool" / kBundledModel).string());  // bin/carpool
+    places.push_back((self.parent_path().parent_path().parent_path() / kBundledModel)
+                         .string());  // build/release/carpool
+    places.push_back((self.parent_path().parent_path() / "share/carpool" / kBundledModel)
+                         .string());  // bin/carpool
   }
   places.push_back(std::string(CARPOOL_SOURCE_DIR "/") + kBundledModel);
   for (const auto& p : places) {
     if (fs::exists(p, ec)) return p;
   }
-  return MakeError(ErrorCode::kNotFound, "the bundled model is in none of {}; give MODEL or set CARPOOL_MODEL",
+  return MakeError(ErrorCode::kNotFound,
+                   "the bundled model is in none of {}; give MODEL or set CARPOOL_MODEL",
                    fmt::join(places, ", "));
 }
 
@@ -89,7 +96,9 @@ int ExitCode(const Error& error) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Carpool: a Mixture-of-Experts inference engine in which the tokens of a batch share rides", "carpool");
+  CLI::App app(
+      "Carpool: a Mixture-of-Experts inference engine in which the tokens of a batch share rides",
+      "carpool");
   app.set_version_flag("--version", CARPOOL_VERSION);
   app.require_subcommand(1);
   AddAllCommands(app);

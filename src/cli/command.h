@@ -25,19 +25,24 @@ void AddRouting(CLI::App& command, CommonFlags& flags);
 void AddSeed(CLI::App& command, CommonFlags& flags);
 void AddJson(CLI::App& command, CommonFlags& flags);
 
-/// The directory `model` names, or the bundled model's: CARPOOL_MODEL, then the source tree, then the install prefix.
+/// The directory `model` names, or the bundled model's: CARPOOL_MODEL, then the source tree, then
+/// the install prefix.
 Result<std::string> ResolveModel(const std::string& model);
 
-/// Registers one sub-command: `run` is called after parsing and its error ends the program with the right exit code.
+/// Registers one sub-command: `run` is called after parsing and its error ends the program with the
+/// right exit code.
 CLI::App* AddCommand(CLI::App& root, const std::string& name, const std::string& description,
                      std::function<Status()> run);
 
 /// 2 for bad arguments or unusable input, 1 for what failed while running.
 int ExitCode(const Error& error);
 
-/// THE LIST of sub-commands (all_commands.cc).
+/// THE LIST of sub-commands (all_commands.cc), and each one's registration in the file of its name.
 void AddAllCommands(CLI::App& root);
+void AddBench(CLI::App& root);
+void AddGenerate(CLI::App& root);
 void AddInfo(CLI::App& root);
+void AddPerplexity(CLI::App& root);
 
 /// Parses, runs, prints the error if there is one. Returns the exit code.
 int Main(int argc, char** argv);

@@ -1,0 +1,12 @@
+// carpool bench: THE LIST of benchmarks.
+#include "cli/bench.h"
+
+namespace carpool::cli {
+
+void AddBench(CLI::App& root) {
+  CLI::App* bench = root.add_subcommand("bench", "Measure kernels and end-to-end speed");
+  bench->require_subcommand(1);
+  AddBenchDecode(*bench);
+}
+
+}  // namespace carpool::cli

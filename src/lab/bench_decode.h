@@ -1,0 +1,42 @@
+// End-to-end decode speed: B sequences fed from a text, one position per step.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lab/lockstep.h"
+
+namespace carpool {
+
+struct BenchDecodeOptions {
+  std::vector<size_t> batches = {1, 4, 16};
+  std::vector<std::shared_ptr<const PolicySpec>> policies;
+  size_t context = 128;  // positions already cached when timing starts
+  size_t steps = 64;     // timed steps per row
+  Activations activations = Activations::kF32;
+  std::function<void(size_t done, size_t total)> progress;
+};
+
+struct BenchRow {
+  size_t batch = 0;
+  std::string routing;
+  double distinct_experts = 0.0;
+  double us_median = 0.0, us_p10 = 0.0, us_p90 = 0.0;  // per step
+  double gbytes_per_s = 0.0;  // routed expert bytes over the time spent in experts
+  double moe_us_per_layer = 0.0;
+  double tokens_per_s = 0.0;
+};
+
+/// `x`: token ids the sequences are cut from (wrapped around when too few). One row per (batch,
+/// policy); the policies of a batch are interleaved step by step so that drift of the machine hits
+/// all of them.
+Result<std::vector<BenchRow>> BenchDecode(const Model& model, ThreadPool& pool,
+                                          std::span<const int32_t> x,
+                                          const BenchDecodeOptions& options);
+
+/// Value at quantile q in [0, 1] of `values` (sorted here), linear between neighbours.
+double Quantile(std::vector<double> values, double q);
+
+}  // namespace carpool
