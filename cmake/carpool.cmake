@@ -11,7 +11,10 @@ if(CARPOOL_TESTS)
 endif()
 
 add_library(carpool_options INTERFACE)
-target_include_directories(carpool_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(carpool_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
+# A header, not a definition on every command line: a path there would keep compiler caches from being shared.
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/carpool/source_dir.h
+  CONTENT "#pragma once\n#define CARPOOL_SOURCE_DIR \"@PROJECT_SOURCE_DIR@\"\n" @ONLY)
 # No compiler contraction: exact mode promises the same bits for a row whatever the batch, so every
 # fused multiply-add is written out. HWY_BROKEN_EMU128=0: the narrow fallback target compiles and is right on x86-64.
 # Three targets are enough here (baseline, AVX2, AVX-512) and keep builds short.
@@ -19,7 +22,6 @@ target_compile_options(carpool_options INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Werror -ffp-contract=off
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # false alarms on string concatenation (GCC PR 105651)
 target_compile_definitions(carpool_options INTERFACE
-  CARPOOL_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
   HWY_BROKEN_EMU128=0
   "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)"
   SPDLOG_FMT_EXTERNAL

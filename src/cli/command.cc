@@ -1,4 +1,5 @@
 #include "cli/command.h"
+#include "carpool/source_dir.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -7,6 +7,7 @@
 
 #include "models/model_summary.h"
 #include "weights/test_files.h"
+#include "carpool/source_dir.h"
 
 namespace carpool {
 namespace {

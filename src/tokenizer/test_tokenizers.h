@@ -10,6 +10,7 @@
 
 #include "tokenizer/byte_level.h"
 #include "tokenizer/tokenizer.h"
+#include "carpool/source_dir.h"
 
 namespace carpool::test {
 
