@@ -55,6 +55,8 @@ class Engine {
   const StepStats& decode_stats() const { return decode_stats_; }
   const StepStats& prefill_stats() const { return prefill_stats_; }
   void ClearStats();
+  /// Bytes of step scratch held; constant once warmed up.
+  size_t scratch_bytes() const { return arena_.capacity_bytes(); }
 
  private:
   struct Sequence {

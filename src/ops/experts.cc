@@ -150,8 +150,9 @@ class ExpertRun {
     // Longest first, so that the last tiles are short ones.
     auto order = context_.arena.Span<uint32_t>(num_rides_);
     std::iota(order.begin(), order.end(), 0u);
-    std::stable_sort(order.begin(), order.end(),
-                     [this](uint32_t a, uint32_t b) { return rides_[a].rows > rides_[b].rows; });
+    std::sort(order.begin(), order.end(), [this](uint32_t a, uint32_t b) {
+      return rides_[a].rows != rides_[b].rows ? rides_[a].rows > rides_[b].rows : a < b;
+    });
     auto ends = context_.arena.Span<size_t>(num_rides_);
     size_t tiles = 0, work_bytes = 0;
     for (size_t i = 0; i < num_rides_; ++i) {
