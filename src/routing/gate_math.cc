@@ -7,6 +7,7 @@
 
 #include "base/aligned.h"
 #include "routing/rank.h"
+#include "routing/row_kernels.h"
 
 namespace carpool {
 namespace {
@@ -65,13 +66,22 @@ uint32_t KeyOf(ChoiceOrder order, float choice) {
 /// or preferred by accident; a group of NaNs ranks last.
 float ScoreOfGroup(GroupScore kind, GateNumber number, const float* choice, size_t n) {
   float first = -kInf, second = -kInf;
-  for (size_t i = 0; i < n; ++i) {
-    const float c = choice[i];
-    if (c > first) {
-      second = first;
-      first = c;
-    } else if (kind == GroupScore::kTop2Strict ? (c > second && c < first) : c > second) {
-      second = c;
+  if (kind == GroupScore::kTop2Strict) {
+    for (size_t i = 0; i < n; ++i) {
+      const float c = choice[i];
+      if (c > first) {
+        second = first;
+        first = c;
+      } else if (c > second && c < first) {
+        second = c;
+      }
+    }
+  } else {
+    for (size_t i = 0; i < n; ++i) {
+      const float c = choice[i] == choice[i] ? choice[i] : -kInf;
+      const float loser = c < first ? c : first;
+      second = loser > second ? loser : second;
+      first = c > first ? c : first;
     }
   }
   return kind == GroupScore::kMax ? first : RoundTo(number, first + second);
@@ -135,8 +145,11 @@ float RoundTo(GateNumber number, float value) {
   return value;
 }
 
-size_t ScoreRow(const GateSpec& gate, const float* logits, const float* bias,
-                const RowScores& out) {
+namespace {
+
+/// Every point of the space, one expert at a time.
+size_t ScoreRowScalar(const GateSpec& gate, const float* logits, const float* bias,
+                      const RowScores& out) {
   const size_t n = gate.num_experts;
   const size_t padded = RoundUp(n, kRowBlock);
   const bool biased_first = bias != nullptr && gate.choice == GateChoice::kActivationOfBiased;
@@ -166,11 +179,8 @@ size_t ScoreRow(const GateSpec& gate, const float* logits, const float* bias,
     out.logit[e] = out.score[e] = out.choice[e] = 0.0f;
     out.key[e] = kIneligibleKey;
   }
-  if (gate.num_groups > gate.groups_kept) DropGroups(gate, out);
   return nans;
 }
-
-namespace {
 
 const float* Source(const GateSpec& gate, const RowScores& row) {
   switch (gate.weight_source) {
@@ -185,6 +195,14 @@ const float* Source(const GateSpec& gate, const RowScores& row) {
 }
 
 }  // namespace
+
+size_t ScoreRow(const GateSpec& gate, const float* logits, const float* bias,
+                const RowScores& out) {
+  const size_t nans = HasVectorScoring(gate) ? ScoreRowVector(gate, logits, bias, out)
+                                             : ScoreRowScalar(gate, logits, bias, out);
+  if (gate.num_groups > gate.groups_kept) DropGroups(gate, out);
+  return nans;
+}
 
 float RowMass(const GateSpec& gate, const RowScores& row, const int32_t* ids, size_t count) {
   const float* source = Source(gate, row);

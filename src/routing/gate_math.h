@@ -8,7 +8,7 @@
 
 namespace carpool {
 
-/// One row's buffers, each [RoundUp(N, kRowBlock)]. Owner: the caller.
+/// One row's buffers, each [RoundUp(N, kRowBlock)], 64-byte aligned. Owner: the caller.
 struct RowScores {
   float* logit = nullptr;      // x, rounded as the gate says
   float* score = nullptr;      // a, without bias

@@ -2,7 +2,7 @@
 
 namespace carpool {
 
-size_t TopK(const uint32_t* keys, const uint32_t* mask, size_t n, size_t k, int32_t* ids) {
+size_t TopKScalar(const uint32_t* keys, const uint32_t* mask, size_t n, size_t k, int32_t* ids) {
   size_t count = 0;
   uint32_t worst = 0;  // key of ids[count - 1] once full
   for (size_t e = 0; e < n; ++e) {

@@ -42,4 +42,7 @@ inline constexpr size_t kRowBlock = 16;
 /// many there were, <= k. ids: room for k.
 size_t TopK(const uint32_t* keys, const uint32_t* mask, size_t n, size_t k, int32_t* ids);
 
+/// The same by plain insertion: the readable twin, and the path of very long rows.
+size_t TopKScalar(const uint32_t* keys, const uint32_t* mask, size_t n, size_t k, int32_t* ids);
+
 }  // namespace carpool
