@@ -9,6 +9,7 @@ void AddAllCommands(CLI::App& root) {
   AddGenerate(root);
   AddPerplexity(root);
   AddBench(root);
+  AddExplain(root);
 }
 
 }  // namespace carpool::cli

@@ -39,6 +39,7 @@ int ExitCode(const Error& error);
 
 /// THE LIST of sub-commands (all_commands.cc), and each one's registration in the file of its name.
 void AddAllCommands(CLI::App& root);
+void AddExplain(CLI::App& root);
 void AddBench(CLI::App& root);
 void AddGenerate(CLI::App& root);
 void AddInfo(CLI::App& root);

@@ -71,8 +71,11 @@ FactValue Number(int64_t value) {
 }
 
 RuleLog LogRule(const DispatchRule& rule, const DispatchCase& c, bool asked) {
-  RuleLog log{
-      rule.rule, rule.next.empty() ? rule.kernel : rule.next, asked ? "match" : "skipped", {}};
+  RuleLog log{rule.rule,
+              rule.next.empty() ? rule.kernel : rule.next,
+              asked ? "match" : "skipped",
+              {},
+              !rule.next.empty()};
   bool open = asked;
   for (const Predicate& p : rule.predicates) {
     if (p.name.empty()) break;

@@ -137,9 +137,10 @@ struct PredicateLog {
 };
 struct RuleLog {
   std::string_view rule;
-  std::string_view kernel;  // or "-> table"
+  std::string_view kernel;  // the next table when `next`
   std::string verdict;      // "match", "fail@NAME", "skipped"
   std::vector<PredicateLog> predicates;
+  bool next = false;
 };
 struct TableLog {
   std::string_view table;

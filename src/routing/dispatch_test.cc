@@ -228,7 +228,9 @@ TEST(DispatchTest, DiffShowsWhereTwoProfilesPart) {
   const Json diff =
       Json::parse(DiffJson(DispatchOn("seed-doc", c), DispatchOn("sglang-2026-02", c), c));
   EXPECT_TRUE(diff["same_kernel"].get<bool>());
-  EXPECT_FALSE(diff["first_difference"].is_null());
+  EXPECT_EQ(diff["first_difference"]["rule"], "R1");
+  EXPECT_THAT(diff["first_difference"]["a"].get<std::string>(), HasSubstr("epg_le_32"));
+  EXPECT_THAT(diff["first_difference"]["b"].get<std::string>(), HasSubstr("kgG_ge_K"));
   const Json same = Json::parse(DiffJson(DispatchOn("vllm", c), DispatchOn("vllm", c), c));
   EXPECT_TRUE(same["first_difference"].is_null());
 }

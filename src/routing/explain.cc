@@ -184,7 +184,9 @@ std::string PredicateText(const PredicateLog& p) {
 std::string TableText(const TableLog& table) {
   std::string text = fmt::format("{}\n", table.table);
   for (const RuleLog& rule : table.rules) {
-    text += fmt::format("  {:<4} {:<34} {}\n", rule.rule, rule.kernel, rule.verdict);
+    text += fmt::format("  {:<4} {:<34} {}\n", rule.rule,
+                        rule.next ? fmt::format("-> {}", rule.kernel) : std::string(rule.kernel),
+                        rule.verdict);
     if (rule.verdict == "skipped") continue;
     for (const PredicateLog& p : rule.predicates) {
       const char* mark = !p.evaluated ? "(not evaluated)" : p.value ? "true" : "FALSE";
@@ -194,55 +196,68 @@ std::string TableText(const TableLog& table) {
   return text;
 }
 
-/// The first place at which two logs differ.
+/// One place at which two logs differ.
 struct Parting {
-  bool same = true;
   std::string table, rule, what, a, b;
 };
 
-Parting FindParting(const DispatchLog& a, const DispatchLog& b) {
-  auto parting = [](std::string table, std::string rule, std::string what, std::string left,
-                    std::string right) {
-    return Parting{false,           std::move(table), std::move(rule),
-                   std::move(what), std::move(left),  std::move(right)};
-  };
-  for (size_t t = 0; t < std::max(a.tables.size(), b.tables.size()); ++t) {
-    if (t >= a.tables.size() || t >= b.tables.size()) {
-      return parting("", "", "tables", fmt::format("{} tables", a.tables.size()),
-                     fmt::format("{} tables", b.tables.size()));
-    }
-    const TableLog &ta = a.tables[t], &tb = b.tables[t];
-    if (ta.table != tb.table)
-      return parting(std::string(ta.table), "", "table", std::string(ta.table),
-                     std::string(tb.table));
-    for (size_t r = 0; r < std::max(ta.rules.size(), tb.rules.size()); ++r) {
-      const std::string where(ta.table);
-      if (r >= ta.rules.size() || r >= tb.rules.size()) {
-        const std::string_view left = r < ta.rules.size() ? ta.rules[r].rule : "(none)";
-        const std::string_view right = r < tb.rules.size() ? tb.rules[r].rule : "(none)";
-        return parting(where, std::string(r < ta.rules.size() ? left : right), "rule",
-                       std::string(left), std::string(right));
-      }
-      const RuleLog &ra = ta.rules[r], &rb = tb.rules[r];
-      if (ra.verdict == "skipped" && rb.verdict == "skipped") break;  // both have their kernel
-      if (ra.rule != rb.rule || ra.kernel != rb.kernel) {
-        return parting(where, std::string(ra.rule), "rule",
-                       fmt::format("{} {}", ra.rule, ra.kernel),
-                       fmt::format("{} {}", rb.rule, rb.kernel));
-      }
-      for (size_t p = 0; p < std::max(ra.predicates.size(), rb.predicates.size()); ++p) {
-        auto shown = [p](const RuleLog& rule) {
-          return p < rule.predicates.size() ? PredicateText(rule.predicates[p])
-                                            : std::string("(no further predicate)");
-        };
-        if (shown(ra) != shown(rb))
-          return parting(where, std::string(ra.rule), "predicate", shown(ra), shown(rb));
-      }
-      if (ra.verdict != rb.verdict)
-        return parting(where, std::string(ra.rule), "verdict", ra.verdict, rb.verdict);
-    }
+/// How a rule ended, with the predicate that stopped it.
+std::string Ending(const RuleLog& rule) {
+  const std::string_view verdict = rule.verdict;
+  for (const PredicateLog& p : rule.predicates) {
+    if (verdict.starts_with("fail@") && verdict.substr(5) == p.name)
+      return "fails at " + PredicateText(p);
   }
-  return {};
+  return verdict == "match" ? fmt::format("matches -> {}", rule.kernel)
+                            : std::string("is not reached");
+}
+
+const RuleLog* FindRule(const TableLog& table, const RuleLog& like, size_t nth) {
+  for (const RuleLog& rule : table.rules) {
+    if (rule.rule == like.rule && nth-- == 0) return &rule;
+  }
+  return nullptr;
+}
+
+/// Rule by rule of the tables that chose the kernels; when those are different tables, that is the
+/// difference.
+std::vector<Parting> FindPartings(const DispatchLog& a, const DispatchLog& b) {
+  const TableLog &ta = a.tables.back(), &tb = b.tables.back();
+  if (ta.table != tb.table) {
+    return {{"", "", "table", std::string(ta.table), std::string(tb.table)}};
+  }
+  std::vector<Parting> out;
+  auto compare = [&](const RuleLog* left, const RuleLog* right, std::string_view name) {
+    auto add = [&](const char* what, std::string l, std::string r) {
+      out.push_back({std::string(ta.table), std::string(name), what, std::move(l), std::move(r)});
+    };
+    if (left == nullptr || right == nullptr) {
+      return add("rule", left == nullptr ? "has no such rule" : Ending(*left),
+                 right == nullptr ? "has no such rule" : Ending(*right));
+    }
+    if (Ending(*left) != Ending(*right)) return add("verdict", Ending(*left), Ending(*right));
+    auto list = [](const RuleLog& rule) {
+      std::string names;
+      for (const PredicateLog& p : rule.predicates)
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", p.name);
+      return names.empty() ? std::string("(always)") : names;
+    };
+    if (list(*left) != list(*right)) add("predicates", list(*left), list(*right));
+  };
+  auto nth_of = [](const TableLog& table, const RuleLog& rule) {
+    size_t n = 0;
+    for (const RuleLog& r : table.rules) {
+      if (&r == &rule) break;
+      n += r.rule == rule.rule;
+    }
+    return n;
+  };
+  for (const RuleLog& rule : ta.rules)
+    compare(&rule, FindRule(tb, rule, nth_of(ta, rule)), rule.rule);
+  for (const RuleLog& rule : tb.rules) {
+    if (FindRule(ta, rule, nth_of(tb, rule)) == nullptr) compare(nullptr, &rule, rule.rule);
+  }
+  return out;
 }
 
 struct AllRow {
@@ -299,31 +314,36 @@ std::string ExplainText(const DispatchLog& log, const DispatchCase& c) {
 }
 
 std::string DiffJson(const DispatchLog& a, const DispatchLog& b, const DispatchCase& c) {
-  const Parting p = FindParting(a, b);
   Json out;
   out["profiles"] = {a.profile->name, b.profile->name};
   out["kernels"] = {a.kernel, b.kernel};
   out["same_kernel"] = a.kernel == b.kernel;
-  if (p.same) {
-    out["first_difference"] = nullptr;
-  } else {
-    out["first_difference"] = {
-        {"table", p.table}, {"rule", p.rule}, {"what", p.what}, {"a", p.a}, {"b", p.b}};
+  Json differences = Json::array();
+  for (const Parting& p : FindPartings(a, b)) {
+    differences.push_back(
+        {{"table", p.table}, {"rule", p.rule}, {"what", p.what}, {"a", p.a}, {"b", p.b}});
   }
+  out["first_difference"] = differences.empty() ? Json(nullptr) : differences[0];
+  out["differences"] = std::move(differences);
   out["a"] = LogJson(a, c);
   out["b"] = LogJson(b, c);
   return out.dump(2);
 }
 
 std::string DiffText(const DispatchLog& a, const DispatchLog& b, const DispatchCase& c) {
-  const Parting p = FindParting(a, b);
-  std::string text = fmt::format("{}\n  {}: {}\n  {}: {}\n", c.config.model, a.profile->name,
-                                 a.kernel, b.profile->name, b.kernel);
-  if (p.same) return text + "every rule, predicate and verdict is the same\n";
-  text += fmt::format("they part at {} {} ({})\n  {}: {}\n  {}: {}\n", p.table, p.rule, p.what,
-                      a.profile->name, p.a, b.profile->name, p.b);
-  text += a.kernel == b.kernel ? "same final kernel\n" : "different kernels\n";
-  return text;
+  const std::vector<Parting> partings = FindPartings(a, b);
+  std::string text = c.config.model + "\n";
+  const size_t width = std::max(a.profile->name.size(), b.profile->name.size());
+  for (const DispatchLog* log : {&a, &b})
+    text += fmt::format("  {:<{}}  {}\n", log->profile->name, width, log->kernel);
+  if (partings.empty()) return text + "every rule, predicate and verdict is the same\n";
+  text += "they part at\n";
+  for (const Parting& p : partings) {
+    text += fmt::format("  {} ({})\n    {:<{}}  {}\n    {:<{}}  {}\n",
+                        p.rule.empty() ? "entry" : p.rule, p.what, a.profile->name, width, p.a,
+                        b.profile->name, width, p.b);
+  }
+  return text + (a.kernel == b.kernel ? "same final kernel\n" : "different kernels\n");
 }
 
 std::string ExplainAllJson(const DispatchCase& base) {

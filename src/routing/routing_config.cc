@@ -3,10 +3,14 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/mapped_file.h"
+
 namespace carpool {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 /// What a family leaves unsaid in its config.json.
 struct Family {
@@ -244,6 +248,11 @@ Result<RoutingConfig> ParseRoutingConfig(std::string_view text, const std::strin
                      prefix, gate.error().message, field.substr(prefix.size()));
   }
   return c;
+}
+
+Result<RoutingConfig> LoadRoutingConfig(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
+  return ParseRoutingConfig(text, path);
 }
 
 }  // namespace carpool

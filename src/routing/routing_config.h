@@ -58,6 +58,9 @@ RoutingConfig ToConfig(const ModelPreset& preset);
 /// names the text in errors; they give the field's path and what was wanted.
 Result<RoutingConfig> ParseRoutingConfig(std::string_view json, const std::string& where);
 
+/// The same from a file of at most 16 MB.
+Result<RoutingConfig> LoadRoutingConfig(const std::string& path);
+
 /// The model's own arithmetic as Carpool computes it (fp32, total order, 1e-20), and the checks of
 /// ValidateGate.
 Result<GateSpec> ModelGate(const RoutingConfig& config);
