@@ -7,9 +7,11 @@ namespace carpool::cli {
 void AddAllCommands(CLI::App& root) {
   AddInfo(root);
   AddGenerate(root);
+  AddChat(root);
   AddPerplexity(root);
   AddBench(root);
   AddExplain(root);
+  AddDemo(root);
 }
 
 }  // namespace carpool::cli

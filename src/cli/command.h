@@ -41,6 +41,8 @@ int ExitCode(const Error& error);
 void AddAllCommands(CLI::App& root);
 void AddExplain(CLI::App& root);
 void AddBench(CLI::App& root);
+void AddChat(CLI::App& root);
+void AddDemo(CLI::App& root);
 void AddGenerate(CLI::App& root);
 void AddInfo(CLI::App& root);
 void AddPerplexity(CLI::App& root);
