@@ -9,6 +9,7 @@ void AddAllCommands(CLI::App& root) {
   AddGenerate(root);
   AddChat(root);
   AddPerplexity(root);
+  AddAb(root);
   AddBench(root);
   AddExplain(root);
   AddDemo(root);

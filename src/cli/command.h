@@ -40,6 +40,7 @@ int ExitCode(const Error& error);
 /// THE LIST of sub-commands (all_commands.cc), and each one's registration in the file of its name.
 void AddAllCommands(CLI::App& root);
 void AddExplain(CLI::App& root);
+void AddAb(CLI::App& root);
 void AddBench(CLI::App& root);
 void AddChat(CLI::App& root);
 void AddDemo(CLI::App& root);

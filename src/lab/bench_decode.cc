@@ -8,15 +8,6 @@
 
 namespace carpool {
 
-double Quantile(std::vector<double> values, double q) {
-  if (values.empty()) return 0.0;
-  std::sort(values.begin(), values.end());
-  const double at = q * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<size_t>(at);
-  const size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
-}
-
 Result<std::vector<BenchRow>> BenchDecode(const Model& model, ThreadPool& pool,
                                           std::span<const int32_t> x, const BenchDecodeOptions& o) {
   const size_t length = o.context + o.steps;

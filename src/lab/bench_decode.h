@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lab/lockstep.h"
+#include "lab/statistics.h"
 
 namespace carpool {
 
@@ -35,8 +36,5 @@ struct BenchRow {
 Result<std::vector<BenchRow>> BenchDecode(const Model& model, ThreadPool& pool,
                                           std::span<const int32_t> x,
                                           const BenchDecodeOptions& options);
-
-/// Value at quantile q in [0, 1] of `values` (sorted here), linear between neighbours.
-double Quantile(std::vector<double> values, double q);
 
 }  // namespace carpool

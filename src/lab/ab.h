@@ -1,0 +1,50 @@
+// A/B: what a candidate policy buys and costs against a baseline, in one process on the same
+// weights and text, with intervals and a verdict that does not mistake noise for a winner.
+#pragma once
+
+#include <string>
+
+#include "lab/pace.h"
+#include "lab/quality.h"
+
+namespace carpool {
+
+struct AbOptions {
+  PerplexityOptions quality;
+  PaceOptions pace;
+  double min_effect = 0.01;  // a change of step time below this share is never called a win
+  uint64_t seed = 0;
+};
+
+struct AbSide {
+  std::string routing;
+  Quality quality;
+  Pace pace;
+  /// Over both phases; changed: vanilla choices left out plus experts put in.
+  uint64_t assignments = 0, changed_assignments = 0;
+};
+
+enum class AbWinner : uint8_t { kNone, kBaseline, kCandidate };
+
+struct AbReport {
+  AbSide baseline, candidate;
+  Interval step_ratio;           // candidate / baseline, time of a decode step; below 1 is faster
+  Interval moe_ratio;            // the same, time of the MoE layers
+  Interval ce_change;            // candidate - baseline, nats per token, paired by request
+  bool has_ce_interval = false;  // enough requests for one
+  AbWinner winner = AbWinner::kNone;
+  std::string verdict;  // one or two sentences
+};
+
+/// Quality first, teacher-forced; then speed, free-running. Errors: as MeasureQuality and
+/// MeasurePace, and policies that cannot differ (an A/A test of one policy with itself is fine).
+Result<AbReport> RunAb(const Model& model, ThreadPool& pool, std::span<const int32_t> x,
+                       std::shared_ptr<const PolicySpec> baseline,
+                       std::shared_ptr<const PolicySpec> candidate, const AbOptions& options);
+
+/// Why the two policies give every row of a `batch`-row step the same experts though they are not
+/// the same text; empty when they can differ or are the same.
+std::string WhyNoDifference(const PolicySpec& baseline, const PolicySpec& candidate,
+                            const GateSpec& gate, size_t batch);
+
+}  // namespace carpool
