@@ -17,7 +17,7 @@ constexpr size_t kMapFrom = size_t{1} << 20;
 constexpr size_t kSlack = 64;
 }  // namespace
 
-PageBuffer::PageBuffer(size_t bytes) : size_(bytes) {
+PageBuffer::PageBuffer(size_t bytes, Pages pages) : size_(bytes) {
   if (bytes == 0) return;
   if (bytes < kMapFrom) {
     const size_t rounded = RoundUp(bytes + kSlack, kCacheLineBytes);
@@ -35,7 +35,10 @@ PageBuffer::PageBuffer(size_t bytes) : size_(bytes) {
   data_ = static_cast<std::byte*>(p) +
           (RoundUp(reinterpret_cast<uintptr_t>(p), kHugePage) - reinterpret_cast<uintptr_t>(p));
 #ifdef MADV_HUGEPAGE
-  madvise(data_, bytes + kSlack, MADV_HUGEPAGE);  // advice: small pages are slower, not wrong
+  // Advice: small pages are slower, not wrong.
+  madvise(data_, bytes + kSlack, pages == Pages::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+#else
+  (void)pages;
 #endif
 }
 

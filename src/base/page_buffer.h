@@ -12,8 +12,10 @@ namespace carpool {
 /// thread. Throws std::bad_alloc.
 class PageBuffer {
  public:
+  enum class Pages { kHuge, kSmall };  // kSmall: for comparing the two
+
   PageBuffer() = default;
-  explicit PageBuffer(size_t bytes);
+  explicit PageBuffer(size_t bytes, Pages pages = Pages::kHuge);
   PageBuffer(PageBuffer&& o) noexcept { *this = std::move(o); }
   PageBuffer& operator=(PageBuffer&& o) noexcept {
     std::swap(data_, o.data_);

@@ -22,29 +22,15 @@ std::span<const float*> F32Rows(MatView<const float> x, Arena& arena) {
   return rows;
 }
 
-std::span<Q8Row> NewQ8Rows(size_t rows, size_t cols, Arena& arena) {
-  const size_t blocks = DivCeil(cols, kBlockInputs);
-  auto out = arena.Span<Q8Row>(rows);
-  auto* q = arena.Allocate<int8_t>(rows * blocks * kBlockInputs);
-  auto* scale = arena.Allocate<float>(rows * blocks);
-  auto* neg_fp4 = arena.Allocate<int32_t>(rows * blocks * 2);
-  auto* neg_q8 = arena.Allocate<int32_t>(rows * blocks);
-  for (size_t r = 0; r < rows; ++r) {
-    out[r] = {q + r * blocks * kBlockInputs, scale + r * blocks, neg_fp4 + r * blocks * 2,
-              neg_q8 + r * blocks};
+std::span<const Q8Block*> Q8Rows(MatView<const float> x, OpContext& context) {
+  const size_t blocks = DivCeil(x.cols, kBlockInputs);
+  auto rows = context.arena.Span<const Q8Block*>(x.rows);
+  auto* memory = context.arena.Allocate<Q8Block>(x.rows * blocks);
+  for (size_t r = 0; r < x.rows; ++r) {
+    context.kernels.quantize(x.Row(r), x.cols, memory + r * blocks);
+    rows[r] = memory + r * blocks;
   }
-  return out;
-}
-
-std::span<Q8Row> Q8Rows(MatView<const float> x, OpContext& context) {
-  auto rows = NewQ8Rows(x.rows, x.cols, context.arena);
-  for (size_t r = 0; r < x.rows; ++r) context.kernels.quantize(x.Row(r), x.cols, rows[r]);
   return rows;
-}
-
-Q8Row BlocksFrom(const Q8Row& row, size_t block) {
-  return {row.q + block * kBlockInputs, row.scale + block, row.neg_fp4 + 2 * block,
-          row.neg_q8 + block};
 }
 
 bool WorthForking(size_t weight_bytes, size_t rows) {

@@ -12,15 +12,9 @@ namespace carpool {
 /// zeros behind them.
 std::span<const float*> F32Rows(MatView<const float> x, Arena& arena);
 
-/// `rows` int8 rows of `cols` inputs in the arena, not yet written.
-std::span<Q8Row> NewQ8Rows(size_t rows, size_t cols, Arena& arena);
-
 /// x as int8 (quantised on the calling thread: a few microseconds where the product takes
 /// hundreds).
-std::span<Q8Row> Q8Rows(MatView<const float> x, OpContext& context);
-
-/// The part of an int8 row that starts at 32-block `block`.
-Q8Row BlocksFrom(const Q8Row& row, size_t block);
+std::span<const Q8Block*> Q8Rows(MatView<const float> x, OpContext& context);
 
 /// Regions that read less than this from cache are run by the caller: waking the others would take
 /// as long.

@@ -46,14 +46,15 @@ Status CheckSame(const StoredMatrix& m, const StoredMatrix& first, size_t rows, 
   return {};
 }
 
-size_t SlabBytes(const StoredMatrix& m) {
-  return RoundUp(PackedMatrix::PackedBytes(m), kCacheLineBytes);
+size_t SlabBytes(const StoredMatrix& m, std::optional<WeightFormat> format) {
+  return RoundUp(PackedMatrix::PackedBytes(m, format), kCacheLineBytes);
 }
 
 }  // namespace
 
 Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
-                                    const ExpertSource* shared, ThreadPool& pool) {
+                                    const ExpertSource* shared, ThreadPool& pool,
+                                    std::optional<WeightFormat> format) {
   ExpertBank bank;
   if (!experts.empty()) {
     const ExpertSource& first = experts[0];
@@ -64,8 +65,8 @@ Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
       RETURN_IF_ERROR(CheckSame(e.up, first.up, bank.width_, bank.hidden_));
       RETURN_IF_ERROR(CheckSame(e.down, first.down, bank.hidden_, bank.width_));
     }
-    const size_t gate_bytes = SlabBytes(first.gate), up_bytes = SlabBytes(first.up);
-    const size_t expert_bytes = gate_bytes + up_bytes + SlabBytes(first.down);
+    const size_t gate_bytes = SlabBytes(first.gate, format), up_bytes = SlabBytes(first.up, format);
+    const size_t expert_bytes = gate_bytes + up_bytes + SlabBytes(first.down, format);
     RETURN_IF_ERROR(CheckMemory(expert_bytes * experts.size(), first.gate.name));
     bank.slab_ = PageBuffer(expert_bytes * experts.size());
     bank.experts_.resize(experts.size());
@@ -73,10 +74,10 @@ Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
     const auto pack = [&](size_t e) -> Status {
       std::byte* memory = bank.slab_.data() + e * expert_bytes;
       Expert& out = bank.experts_[e];
-      ASSIGN_OR_RETURN(out.gate, PackedMatrix::PackInto(experts[e].gate, memory));
-      ASSIGN_OR_RETURN(out.up, PackedMatrix::PackInto(experts[e].up, memory + gate_bytes));
-      ASSIGN_OR_RETURN(out.down,
-                       PackedMatrix::PackInto(experts[e].down, memory + gate_bytes + up_bytes));
+      ASSIGN_OR_RETURN(out.gate, PackedMatrix::PackInto(experts[e].gate, memory, format));
+      ASSIGN_OR_RETURN(out.up, PackedMatrix::PackInto(experts[e].up, memory + gate_bytes, format));
+      ASSIGN_OR_RETURN(out.down, PackedMatrix::PackInto(experts[e].down,
+                                                        memory + gate_bytes + up_bytes, format));
       return {};
     };
     pool.ParallelFor(experts.size(), [&](size_t e, size_t) { statuses[e] = pack(e); });
@@ -85,9 +86,12 @@ Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
   if (shared != nullptr) {
     RETURN_IF_ERROR(CheckSame(shared->up, shared->up, shared->gate.rows, shared->gate.cols));
     RETURN_IF_ERROR(CheckSame(shared->down, shared->down, shared->gate.cols, shared->gate.rows));
-    ASSIGN_OR_RETURN(bank.shared_.gate, PackedMatrix::Pack(shared->gate, &pool));
-    ASSIGN_OR_RETURN(bank.shared_.up, PackedMatrix::Pack(shared->up, &pool));
-    ASSIGN_OR_RETURN(bank.shared_.down, PackedMatrix::Pack(shared->down, &pool));
+    const auto pack_shared = [&](const StoredMatrix& m) {
+      return PackedMatrix::Pack(m, format.value_or(PackedMatrix::NaturalFormat(m)), &pool);
+    };
+    ASSIGN_OR_RETURN(bank.shared_.gate, pack_shared(shared->gate));
+    ASSIGN_OR_RETURN(bank.shared_.up, pack_shared(shared->up));
+    ASSIGN_OR_RETURN(bank.shared_.down, pack_shared(shared->down));
     bank.has_shared_ = true;
     if (experts.empty()) bank.hidden_ = shared->gate.cols;
   }
@@ -98,6 +102,10 @@ size_t ExpertBank::bytes_per_expert() const {
   return experts_.empty()
              ? 0
              : experts_[0].gate.bytes() + experts_[0].up.bytes() + experts_[0].down.bytes();
+}
+
+size_t ExpertBank::bytes_shared() const {
+  return has_shared_ ? shared_.gate.bytes() + shared_.up.bytes() + shared_.down.bytes() : 0;
 }
 
 WeightFormat ExpertBank::format() const { return experts_[0].gate.format(); }

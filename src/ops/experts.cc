@@ -19,7 +19,7 @@ constexpr size_t kRowChunk = 64;  // rows per kernel call; bounds the stack buff
 /// The rows of one expert in one of the two forms (ops/activation_rows.h).
 struct Rows {
   const float* const* f32 = nullptr;
-  const Q8Row* q8 = nullptr;
+  const Q8Block* const* q8 = nullptr;
   const void* From(size_t first, bool as_q8) const {
     return as_q8 ? static_cast<const void*>(q8 + first) : static_cast<const void*>(f32 + first);
   }
@@ -68,7 +68,7 @@ void GateUpTile(const Ride& ride, size_t unit, const OpContext& context) {
       kernels.swiglu(row, u + r * kUnit, panels * kPanelRows, row);
       std::fill(row + panels * kPanelRows, row + kUnit, 0.0f);
       if (down.UsesQ8(context.activations)) {
-        kernels.quantize(row, kUnit, BlocksFrom(ride.mid.q8[first + r], unit));
+        kernels.quantize(row, kUnit, const_cast<Q8Block*>(ride.mid.q8[first + r]) + unit);
       } else {
         std::copy(row, row + kUnit, const_cast<float*>(ride.mid.f32[first + r]) + unit * kUnit);
       }
@@ -80,7 +80,10 @@ void GateUpTile(const Ride& ride, size_t unit, const OpContext& context) {
 Rows NewMidRows(const PackedMatrix& down, size_t rows, OpContext& context) {
   Rows mid;
   if (down.UsesQ8(context.activations)) {
-    mid.q8 = NewQ8Rows(rows, down.cols(), context.arena).data();
+    auto* memory = context.arena.Allocate<Q8Block>(rows * down.blocks());
+    auto pointers = context.arena.Span<const Q8Block*>(rows);
+    for (size_t r = 0; r < rows; ++r) pointers[r] = memory + r * down.blocks();
+    mid.q8 = pointers.data();
     return mid;
   }
   const auto values = context.arena.Matrix<float>(rows, down.blocks() * kBlockInputs);
@@ -120,7 +123,7 @@ class ExpertRun {
     if (shared != nullptr) prepare_x(*shared);
     // Pointers to each slot's row, expert after expert.
     if (active > 0 && x_rows.q8 != nullptr) {
-      auto rows = context_.arena.Span<Q8Row>(slots);
+      auto rows = context_.arena.Span<const Q8Block*>(slots);
       for (size_t s = 0; s < slots; ++s) rows[s] = x_rows.q8[plan_.row_of_slot[s]];
       slot_rows.q8 = rows.data();
     }

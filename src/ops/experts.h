@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -42,13 +43,14 @@ class ExpertBank {
   /// the plan) may have its own. Errors name the tensor; Exhausted, with numbers, when the block
   /// does not fit into the free memory.
   static Result<ExpertBank> Pack(std::span<const ExpertSource> experts, const ExpertSource* shared,
-                                 ThreadPool& pool);
+                                 ThreadPool& pool, std::optional<WeightFormat> format = {});
 
   size_t num_experts() const { return experts_.size(); }
   size_t hidden() const { return hidden_; }
   size_t width() const { return width_; }
   /// Bytes one expert's weights take, i.e. what one more distinct expert makes the machine read.
   size_t bytes_per_expert() const;
+  size_t bytes_shared() const;
   WeightFormat format() const;
 
   struct Expert {

@@ -13,7 +13,7 @@ struct Operand {
   const PackedMatrix* w;
   MatView<float> y;
   bool q8;
-  const void* rows;  // const float* const* or const Q8Row*
+  const void* rows;  // const float* const* or const Q8Block* const*
 };
 
 /// Panels [first, first + count) of one weight. Only the last panel can stick out of y; it goes
@@ -39,7 +39,7 @@ void RunPanels(const Operand& op, size_t first, size_t count, const KernelSet& k
   call.y_stride = kPanelRows;
   for (size_t r = 0; r < op.y.rows; r += kChunk) {
     call.rows = std::min(kChunk, op.y.rows - r);
-    call.x = op.q8 ? static_cast<const void*>(static_cast<const Q8Row*>(op.rows) + r)
+    call.x = op.q8 ? static_cast<const void*>(static_cast<const Q8Block* const*>(op.rows) + r)
                    : static_cast<const void*>(static_cast<const float* const*>(op.rows) + r);
     kernel(call);
     for (size_t i = 0; i < call.rows; ++i)
@@ -91,7 +91,7 @@ void MatMul(MatView<const float> x, const PackedMatrix& w, MatView<float> y, OpC
 void MatMulMany(MatView<const float> x, std::span<const MatMulTarget> targets, OpContext& context) {
   ArenaScope scope(context.arena);
   std::span<const float*> f32_rows;
-  std::span<Q8Row> q8_rows;
+  std::span<const Q8Block*> q8_rows;
   auto operands = context.arena.Span<Operand>(targets.size());
   for (size_t j = 0; j < targets.size(); ++j) {
     const auto& t = targets[j];

@@ -25,13 +25,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 /// block.
 class SelfCheck {
  public:
-  SelfCheck()
-      : panels_(2 * kPanelBytes),
-        x_(kRows * kInputs),
-        q_(kRows * kInputs),
-        scale_(kRows * kBlocks),
-        neg_fp4_(kRows * kBlocks * 2),
-        neg_q8_(kRows * kBlocks) {
+  SelfCheck() : panels_(2 * kPanelBytes), x_(kRows * kInputs), blocks_(kRows * kBlocks) {
     uint32_t state = 1;
     const auto next = [&state] { return (state = state * 1664525u + 1013904223u) >> 8; };
     // 0x30...0x6F in every byte: a positive normal number of moderate size as f32, bf16, e4m3 and
@@ -42,9 +36,8 @@ class SelfCheck {
       x_[i] = static_cast<float>(static_cast<int>(next() % 2001) - 1000) / 1000.0f;
     for (size_t r = 0; r < kRows; ++r) {
       f32_rows_.push_back(&x_[r * kInputs]);
-      q8_rows_.push_back({&q_[r * kInputs], &scale_[r * kBlocks], &neg_fp4_[r * kBlocks * 2],
-                          &neg_q8_[r * kBlocks]});
-      ScalarKernels()->quantize(f32_rows_[r], kInputs, q8_rows_[r]);
+      q8_rows_.push_back(&blocks_[r * kBlocks]);
+      ScalarKernels()->quantize(f32_rows_[r], kInputs, &blocks_[r * kBlocks]);
     }
   }
 
@@ -79,15 +72,10 @@ class SelfCheck {
     a.combine(f32_rows_.data(), f32_rows_[3], 3, f32_rows_[4], kInputs, ya.data());
     b.combine(f32_rows_.data(), f32_rows_[3], 3, f32_rows_[4], kInputs, yb.data());
     if (!SameBits(ya, yb)) return false;
-    int8_t q[2][kInputs];
-    float scale[2][kBlocks];
-    int32_t fp4[2][kBlocks * 2], q8[2][kBlocks];
-    a.quantize(f32_rows_[2], kInputs - 5, {q[0], scale[0], fp4[0], q8[0]});
-    b.quantize(f32_rows_[2], kInputs - 5, {q[1], scale[1], fp4[1], q8[1]});
-    return std::memcmp(q[0], q[1], sizeof(q[0])) == 0 &&
-           std::memcmp(scale[0], scale[1], sizeof(scale[0])) == 0 &&
-           std::memcmp(fp4[0], fp4[1], sizeof(fp4[0])) == 0 &&
-           std::memcmp(q8[0], q8[1], sizeof(q8[0])) == 0;
+    Q8Block qa[kBlocks], qb[kBlocks];
+    a.quantize(f32_rows_[2], kInputs - 5, qa);
+    b.quantize(f32_rows_[2], kInputs - 5, qb);
+    return std::memcmp(qa, qb, sizeof(qa)) == 0;
   }
 
  private:
@@ -96,11 +84,9 @@ class SelfCheck {
       2 * 64 + kBlocks * kBlockInputs * kPanelRows * sizeof(float);
   AlignedBuffer<std::byte> panels_;
   AlignedBuffer<float> x_;
-  AlignedBuffer<int8_t> q_;
-  AlignedBuffer<float> scale_;
-  AlignedBuffer<int32_t> neg_fp4_, neg_q8_;
+  AlignedBuffer<Q8Block> blocks_;
   std::vector<const float*> f32_rows_;
-  std::vector<Q8Row> q8_rows_;
+  std::vector<const Q8Block*> q8_rows_;
 };
 
 KernelSet ChooseAndCheck() {

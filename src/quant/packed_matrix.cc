@@ -104,8 +104,23 @@ PackedMatrix::PackedMatrix(WeightFormat format, const StoredMatrix& source)
     global_scale_ = source.global_scale;
 }
 
-size_t PackedMatrix::PackedBytes(const StoredMatrix& source) {
-  return PackedMatrix(NaturalFormat(source), source).bytes();
+size_t PackedMatrix::PackedBytes(const StoredMatrix& source, std::optional<WeightFormat> format) {
+  return PackedMatrix(format.value_or(NaturalFormat(source)), source).bytes();
+}
+
+Result<PackedMatrix> PackedMatrix::Plan(const StoredMatrix& source,
+                                        std::optional<WeightFormat> format) {
+  const WeightFormat natural = NaturalFormat(source), chosen = format.value_or(natural);
+  const bool from_any =
+      chosen == WeightFormat::kF32 || chosen == WeightFormat::kBF16 || chosen == WeightFormat::kQ8;
+  if (!from_any && chosen != natural) {
+    return MakeError(
+        ErrorCode::kUnsupported,
+        "{}: stored as {}, cannot be repacked as {} at load; known: f32, bf16, q8; use "
+        "`carpool quantize` for the others",
+        source.name, StorageName(source.storage), WeightFormatName(chosen));
+  }
+  return PackedMatrix(chosen, source);
 }
 
 Status PackedMatrix::Fill(const StoredMatrix& source, std::byte* memory, ThreadPool* pool) {
@@ -128,23 +143,15 @@ Result<PackedMatrix> PackedMatrix::Pack(const StoredMatrix& source, ThreadPool* 
 
 Result<PackedMatrix> PackedMatrix::Pack(const StoredMatrix& source, WeightFormat format,
                                         ThreadPool* pool) {
-  const bool from_any =
-      format == WeightFormat::kF32 || format == WeightFormat::kBF16 || format == WeightFormat::kQ8;
-  if (!from_any && format != NaturalFormat(source)) {
-    return MakeError(ErrorCode::kUnsupported,
-                     "{}: stored as {}, cannot be repacked as {} at load; known: f32, bf16, q8{}",
-                     source.name, StorageName(source.storage), WeightFormatName(format),
-                     "; use `carpool quantize` for the others");
-  }
-  PackedMatrix packed(format, source);
+  ASSIGN_OR_RETURN(PackedMatrix packed, Plan(source, format));
   packed.storage_ = PageBuffer(packed.bytes());
   RETURN_IF_ERROR(packed.Fill(source, packed.storage_.data(), pool));
   return packed;
 }
 
 Result<PackedMatrix> PackedMatrix::PackInto(const StoredMatrix& source, std::byte* memory,
-                                            ThreadPool* pool) {
-  PackedMatrix packed(NaturalFormat(source), source);
+                                            std::optional<WeightFormat> format, ThreadPool* pool) {
+  ASSIGN_OR_RETURN(PackedMatrix packed, Plan(source, format));
   RETURN_IF_ERROR(packed.Fill(source, memory, pool));
   return packed;
 }

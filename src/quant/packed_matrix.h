@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "base/page_buffer.h"
@@ -42,8 +43,9 @@ class PackedMatrix {
   /// As Pack, into `memory` (zeroed, 64-byte aligned, PackedBytes(source) long, plus 64 readable
   /// bytes), which must outlive the matrix.
   static Result<PackedMatrix> PackInto(const StoredMatrix& source, std::byte* memory,
+                                       std::optional<WeightFormat> format = {},
                                        ThreadPool* pool = nullptr);
-  static size_t PackedBytes(const StoredMatrix& source);
+  static size_t PackedBytes(const StoredMatrix& source, std::optional<WeightFormat> format = {});
   static WeightFormat NaturalFormat(const StoredMatrix& source);
   /// From fp32 values [rows, cols]; for tests and for weights derived at load (absorbed MLA). kF32
   /// or kBF16 (rounded).
@@ -69,6 +71,8 @@ class PackedMatrix {
   PanelCall Call(size_t first, size_t count, bool q8) const;
 
  private:
+  /// Empty, with the layout `source` gets in `format` (null: its own).
+  static Result<PackedMatrix> Plan(const StoredMatrix& source, std::optional<WeightFormat> format);
   PackedMatrix(WeightFormat format, const StoredMatrix& source);
   Status Fill(const StoredMatrix& source, std::byte* memory, ThreadPool* pool);
 

@@ -33,10 +33,7 @@ struct TestRows {
       : cols_(cols),
         padded(RoundUp(cols, kBlockInputs)),
         values(rows * padded),
-        q(rows * padded),
-        scale(rows * padded / 32),
-        neg_fp4(rows * padded / 16),
-        neg_q8(rows * padded / 32) {
+        blocks(rows * padded / kBlockInputs) {
     std::mt19937_64 random(seed);
     std::normal_distribution<float> normal;
     for (size_t r = 0; r < rows; ++r) {
@@ -49,18 +46,15 @@ struct TestRows {
     q8.clear();
     for (size_t r = 0; r < values.size() / padded; ++r) {
       f32.push_back(Row(r));
-      q8.push_back({q.data() + r * padded, scale.data() + r * padded / 32,
-                    neg_fp4.data() + r * padded / 16, neg_q8.data() + r * padded / 32});
-      kernels.quantize(Row(r), cols_, q8.back());
+      q8.push_back(&blocks[r * padded / kBlockInputs]);
+      kernels.quantize(Row(r), cols_, &blocks[r * padded / kBlockInputs]);
     }
   }
   size_t cols_, padded;
   AlignedBuffer<float> values;
-  AlignedBuffer<int8_t> q;
-  AlignedBuffer<float> scale;
-  AlignedBuffer<int32_t> neg_fp4, neg_q8;
+  AlignedBuffer<Q8Block> blocks;
   std::vector<const float*> f32;
-  std::vector<Q8Row> q8;
+  std::vector<const Q8Block*> q8;
 };
 
 /// y[rows, panels * 16].

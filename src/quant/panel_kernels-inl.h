@@ -193,7 +193,7 @@ struct NVFP4Int8 {
   static constexpr size_t kHeader = kHeaderBytes, kBlockBytes = 4 * 64;
   template <int M>
   static CARPOOL_INLINE void Block(const std::byte* header, size_t block, const std::byte* codes,
-                                   size_t lane, const Q8Row* x, size_t b, F (&acc)[M]) {
+                                   size_t lane, const Q8Block* const* x, size_t b, F (&acc)[M]) {
     F partial[M];
     SetZero(partial);
     for (size_t half = 0; half < 2; ++half) {
@@ -202,13 +202,13 @@ struct NVFP4Int8 {
       const I w[4] = {Vec::Fp4Low(w0), Vec::Fp4High(w0), Vec::Fp4Low(w1), Vec::Fp4High(w1)};
       const F scale = NVFP4Format::Scale(header, 2 * block + half, lane);
       for (int m = 0; m < M; ++m) {
-        const F dot = Vec::ToFloat(
-            Vec::DotFp4x16(x[m].neg_fp4 + 2 * b + half, w, x[m].q + 32 * b + 16 * half));
+        const F dot =
+            Vec::ToFloat(Vec::DotFp4x16(x[m][b].neg_fp4 + half, w, x[m][b].q + 16 * half));
         partial[m] = Vec::Fma(dot, scale, partial[m]);
       }
     }
     for (int m = 0; m < M; ++m)
-      acc[m] = Vec::Fma(partial[m], Vec::Broadcast(x[m].scale + b), acc[m]);
+      acc[m] = Vec::Fma(partial[m], Vec::Broadcast(&x[m][b].scale), acc[m]);
   }
 };
 
@@ -216,7 +216,7 @@ struct MXFP4Int8 {
   static constexpr size_t kHeader = kHeaderBytes, kBlockBytes = 4 * 64;
   template <int M>
   static CARPOOL_INLINE void Block(const std::byte* header, size_t block, const std::byte* codes,
-                                   size_t lane, const Q8Row* x, size_t b, F (&acc)[M]) {
+                                   size_t lane, const Q8Block* const* x, size_t b, F (&acc)[M]) {
     const F scale = MXFP4Format::Scale(header, block, lane);
     I dot[M] = {};
     for (size_t half = 0; half < 2; ++half) {
@@ -224,13 +224,13 @@ struct MXFP4Int8 {
               w1 = Vec::LoadI(codes + half * 128 + 64 + lane * 4);
       const I w[4] = {Vec::Fp4Low(w0), Vec::Fp4High(w0), Vec::Fp4Low(w1), Vec::Fp4High(w1)};
       for (int m = 0; m < M; ++m) {
-        const I d = Vec::DotFp4x16(x[m].neg_fp4 + 2 * b + half, w, x[m].q + 32 * b + 16 * half);
+        const I d = Vec::DotFp4x16(x[m][b].neg_fp4 + half, w, x[m][b].q + 16 * half);
         dot[m] = Vec::AddI(dot[m], d);
       }
     }
     for (int m = 0; m < M; ++m) {
       acc[m] =
-          Vec::Fma(Vec::Mul(Vec::ToFloat(dot[m]), scale), Vec::Broadcast(x[m].scale + b), acc[m]);
+          Vec::Fma(Vec::Mul(Vec::ToFloat(dot[m]), scale), Vec::Broadcast(&x[m][b].scale), acc[m]);
     }
   }
 };
@@ -239,11 +239,11 @@ struct Q8Int8 {
   static constexpr size_t kHeader = kHeaderBytes, kBlockBytes = 8 * 64;
   template <int M>
   static CARPOOL_INLINE void Block(const std::byte* header, size_t block, const std::byte* codes,
-                                   size_t lane, const Q8Row* x, size_t b, F (&acc)[M]) {
+                                   size_t lane, const Q8Block* const* x, size_t b, F (&acc)[M]) {
     const F scale = Q8Format::Scale(header, block, lane);
     for (int m = 0; m < M; ++m) {
-      const F dot = Vec::ToFloat(Vec::DotQ8x32(x[m].neg_q8 + b, codes + lane * 4, x[m].q + 32 * b));
-      acc[m] = Vec::Fma(Vec::Mul(dot, scale), Vec::Broadcast(x[m].scale + b), acc[m]);
+      const F dot = Vec::ToFloat(Vec::DotQ8x32(&x[m][b].neg_q8, codes + lane * 4, x[m][b].q));
+      acc[m] = Vec::Fma(Vec::Mul(dot, scale), Vec::Broadcast(&x[m][b].scale), acc[m]);
     }
   }
 };
@@ -310,7 +310,7 @@ void Panels(const PanelCall& call) {
 template <typename Format>
 constexpr PanelFn kF32Panels = Panels<Format, const float*, kBlockInputs>;
 template <typename Format>
-constexpr PanelFn kInt8Panels = Panels<Format, Q8Row, 1>;
+constexpr PanelFn kInt8Panels = Panels<Format, const Q8Block*, 1>;
 
 // ---- element-wise
 // -----------------------------------------------------------------------------------------------------
@@ -355,31 +355,28 @@ void Combine(const float* const* terms, const float* weights, size_t num_terms, 
 }
 
 /// q = round(x * (127 / max|x|)), ties to even. The sums are integers, so their order is free.
-void Quantize(const float* x, size_t n, const Q8Row& out) {
-  const size_t blocks = (n + kBlockInputs - 1) / kBlockInputs;
-  for (size_t b = 0; b < blocks; ++b) {
+void Quantize(const float* x, size_t n, Q8Block* out) {
+  for (size_t first = 0; first < n; first += kBlockInputs, ++out) {
     float padded[kBlockInputs];
-    const float* block = x + b * kBlockInputs;
-    if (n - b * kBlockInputs < kBlockInputs) {
-      for (size_t i = 0; i < kBlockInputs; ++i)
-        padded[i] = b * kBlockInputs + i < n ? block[i] : 0.0f;
+    const float* block = x + first;
+    if (n - first < kBlockInputs) {
+      for (size_t i = 0; i < kBlockInputs; ++i) padded[i] = first + i < n ? block[i] : 0.0f;
       block = padded;
     }
     const float max = Vec::MaxAbs32(block);  // NaN if any is NaN
-    const bool finite = max <= 3.0e38f;
-    out.scale[b] = finite ? max / 127.0f : __builtin_nanf("");
+    const bool finite = max <= 3.40282347e38f;
+    out->scale = finite ? max / 127.0f : __builtin_nanf("");
     // Below 1e-35 the reciprocal would overflow; such a block is zero for every purpose.
     const float inverse = finite && max > 1e-35f ? 127.0f / max : 0.0f;
-    int32_t sums[2];
+    int32_t sums[2] = {0, 0};
     if (inverse == 0.0f) {
-      for (size_t i = 0; i < kBlockInputs; ++i) out.q[b * kBlockInputs + i] = 0;
-      sums[0] = sums[1] = 0;
+      for (auto& q : out->q) q = 0;
     } else {
-      Vec::Quantize32(block, inverse, out.q + b * kBlockInputs, sums);
+      Vec::Quantize32(block, inverse, out->q, sums);
     }
-    out.neg_fp4[2 * b] = -kFp4Offset * sums[0];
-    out.neg_fp4[2 * b + 1] = -kFp4Offset * sums[1];
-    out.neg_q8[b] = -kQ8Offset * (sums[0] + sums[1]);
+    out->neg_fp4[0] = -kFp4Offset * sums[0];
+    out->neg_fp4[1] = -kFp4Offset * sums[1];
+    out->neg_q8 = -kQ8Offset * (sums[0] + sums[1]);
   }
 }
 

@@ -38,12 +38,13 @@ inline constexpr size_t kNumWeightFormats = 6;
 inline constexpr int32_t kFp4Offset = 12;
 inline constexpr int32_t kQ8Offset = 128;
 
-/// One activation row as int8: x[i] = q[i] * scale[i / 32]. Inputs beyond the row's end are zero.
-struct Q8Row {
-  int8_t* q;         // [blocks * 32]
-  float* scale;      // [blocks]; NaN where the block holds a NaN or an infinity
-  int32_t* neg_fp4;  // [blocks * 2] -12 * sum of q over 16 inputs
-  int32_t* neg_q8;   // [blocks]    -128 * sum of q over 32 inputs
+/// 32 inputs of an activation row as int8: x[i] = q[i] * scale. A row is blocks() of them, so that
+/// a kernel needs one pointer per row; inputs beyond the row's end are zero.
+struct Q8Block {
+  int8_t q[kBlockInputs];
+  int32_t neg_fp4[2];  // -12 * sum of q over each half
+  int32_t neg_q8;      // -128 * sum of q
+  float scale;         // NaN where the block holds a NaN or an infinity
 };
 
 /// y[r * y_stride + 16 * p + lane] for panels p in [0, num_panels) and rows r in [0, rows). All 16
@@ -55,7 +56,8 @@ struct PanelCall {
   size_t blocks;        // padded inputs / 32
   size_t super_blocks;  // 32-blocks per header
   float out_scale;
-  /// f32 kernels: const float* const*, each row padded to blocks * 32; int8 kernels: const Q8Row*.
+  /// f32 kernels: const float* const*, each row padded to blocks * 32; int8 kernels: const Q8Block*
+  /// const*.
   const void* x;
   size_t rows;
   float* y;
@@ -72,7 +74,7 @@ struct KernelSet {
   PanelFn q8[kNumWeightFormats];  // null where a format has no int8 form; it then takes fp32
                                   // activations
   /// x[n] to int8; n need not be a multiple of 32.
-  void (*quantize)(const float* x, size_t n, const Q8Row& out);
+  void (*quantize)(const float* x, size_t n, Q8Block* out);
   /// out[i] = silu(gate[i]) * up[i]; n a multiple of 16.
   void (*swiglu)(const float* gate, const float* up, size_t n, float* out);
   /// y[i] = sum_j weights[j] * terms[j][i] in order of j by FMA from zero, then + last[i] unless
