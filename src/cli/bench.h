@@ -6,5 +6,7 @@
 namespace carpool::cli {
 
 void AddBenchDecode(CLI::App& bench);
+void AddBenchMembw(CLI::App& bench);
+void AddBenchMoe(CLI::App& bench);
 
 }  // namespace carpool::cli

@@ -67,7 +67,7 @@ void FillBell(std::span<float> values, std::mt19937_64& random) {
 }
 
 struct Samples {
-  std::vector<double> us, distinct, rate;
+  std::vector<double> us, distinct, assignments, rate;
 };
 
 class BatchRun {
@@ -138,6 +138,7 @@ class BatchRun {
                          static_cast<double>(layer.bank.bytes_shared() + layer.router.bytes());
     samples_[p].us.push_back(us);
     samples_[p].distinct.push_back(distinct);
+    samples_[p].assignments.push_back(static_cast<double>(routed.stats.assignments));
     samples_[p].rate.push_back(bytes / us * 1e-3);
   }
 
@@ -159,9 +160,9 @@ double Mean(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-double Roof(size_t threads) {
-  constexpr size_t kBytes = size_t{1} << 30, kPasses = 8;
-  return BestBandwidth(BenchMembw({threads}, kBytes, kPasses));
+double Roof(const BenchMoeOptions& options) {
+  constexpr size_t kPasses = 8;
+  return BestBandwidth(BenchMembw({options.threads}, options.membw_bytes, kPasses));
 }
 
 }  // namespace
@@ -200,7 +201,7 @@ Result<BenchMoeReport> BenchMoe(const BenchMoeOptions& options) {
   ThreadPool pool(options.threads);
   BenchMoeReport report;
   report.isa = IsaName(Kernels().isa);
-  report.membw_gbytes_per_s = Roof(options.threads);
+  report.membw_gbytes_per_s = Roof(options);
   std::vector<Layer> layers;
   const size_t total = options.layers + options.batches.size();
   const auto progress = [&](size_t done) {
@@ -226,6 +227,7 @@ Result<BenchMoeReport> BenchMoe(const BenchMoeOptions& options) {
       row.routing = PolicyText(*options.policies[p]);
       row.steps = s.us.size();
       row.distinct_experts = Mean(s.distinct);
+      row.rows_per_expert = Mean(s.assignments) / row.distinct_experts;
       row.us_median = Quantile(s.us, 0.5);
       row.us_p10 = Quantile(s.us, 0.1);
       row.us_p90 = Quantile(s.us, 0.9);
@@ -237,7 +239,7 @@ Result<BenchMoeReport> BenchMoe(const BenchMoeOptions& options) {
     }
     if (x.size() >= 3) report.fits.push_back({options.batches[b], FitLine(x, y)});
   }
-  report.membw_gbytes_per_s = std::max(report.membw_gbytes_per_s, Roof(options.threads));
+  report.membw_gbytes_per_s = std::max(report.membw_gbytes_per_s, Roof(options));
   for (auto& row : report.rows)
     row.fraction_of_membw = row.gbytes_per_s / report.membw_gbytes_per_s;
   progress(total);

@@ -36,7 +36,8 @@ struct BenchMoeOptions {
   size_t layers = 1;  // resident; steps go around them
   size_t threads = 1;
   uint64_t seed = 0;
-  double seconds = 4.0;  // of timed steps per batch size, all policies together
+  double seconds = 4.0;                  // of timed steps per batch size, all policies together
+  size_t membw_bytes = size_t{1} << 30;  // memory the bandwidth is measured on
   std::function<void(size_t done, size_t total)> progress;
 };
 
@@ -45,6 +46,7 @@ struct BenchMoeRow {
   std::string routing;
   size_t steps = 0;
   double distinct_experts = 0.0;  // mean
+  double rows_per_expert = 0.0;   // assignments / distinct experts, of the means
   double us_median = 0.0, us_p10 = 0.0, us_p90 = 0.0;
   double gbytes_per_s = 0.0;  // median over steps of bytes of weights read / time
   double fraction_of_membw = 0.0;

@@ -1,0 +1,153 @@
+// carpool bench moe: speed of a MoE layer of a real model's size.
+#include "lab/bench_moe.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/text_table.h"
+#include "cli/bench.h"
+#include "cli/engine_flags.h"
+#include "lab/roofline_svg.h"
+
+namespace carpool::cli {
+namespace {
+
+struct Flags {
+  CommonFlags common;
+  std::string shape = "glm-5", format = "nvfp4", activations = "q8", logits = "random", svg;
+  std::string batch = "1,16", policies = "vanilla,oea:k0=3";
+  size_t layers = 1, experts = 0;
+  double seconds = 4.0;
+};
+
+Result<BenchMoeOptions> Options(const Flags& flags) {
+  BenchMoeOptions o;
+  ASSIGN_OR_RETURN(o.shape, FindMoeShape(flags.shape));
+  ASSIGN_OR_RETURN(o.format, ParseWeightFormat(flags.format));
+  ASSIGN_OR_RETURN(o.activations, ParseActivations(flags.activations));
+  ASSIGN_OR_RETURN(o.batches, ParseSizes("--batch", flags.batch));
+  ASSIGN_OR_RETURN(o.logits, ParseLogitGenerator(flags.logits));
+  for (const std::string& text : SplitPolicies(flags.policies)) {
+    ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));
+    o.policies.push_back(std::move(policy));
+  }
+  ASSIGN_OR_RETURN(o.threads, ResolveThreads(flags.common.threads.has_value(),
+                                             flags.common.threads.value_or(0)));
+  if (flags.experts != 0) o.shape.gate.num_experts = flags.experts;
+  o.layers = flags.layers;
+  o.seconds = flags.seconds;
+  o.seed = flags.common.seed;
+  return o;
+}
+
+void PrintJson(const BenchMoeReport& report, const BenchMoeOptions& o, const Flags& flags) {
+  nlohmann::ordered_json json;
+  json["rows"] = nlohmann::ordered_json::array();
+  for (const auto& r : report.rows) {
+    json["rows"].push_back({{"batch", r.batch},
+                            {"routing", r.routing},
+                            {"distinct_experts", r.distinct_experts},
+                            {"rows_per_expert", r.rows_per_expert},
+                            {"us_median", r.us_median},
+                            {"us_p10", r.us_p10},
+                            {"us_p90", r.us_p90},
+                            {"gbytes_per_s", r.gbytes_per_s},
+                            {"fraction_of_membw", r.fraction_of_membw},
+                            {"tokens_per_s", r.tokens_per_s},
+                            {"steps", r.steps}});
+  }
+  json["fits"] = nlohmann::ordered_json::array();
+  for (const auto& f : report.fits) {
+    json["fits"].push_back({{"batch", f.batch},
+                            {"us_fixed", f.us_per_expert.intercept},
+                            {"us_per_expert", f.us_per_expert.slope},
+                            {"r2", f.us_per_expert.r2}});
+  }
+  json["membw_gbytes_per_s"] = report.membw_gbytes_per_s;
+  json["bytes_per_expert"] = report.bytes_per_expert;
+  json["bytes_always"] = report.bytes_always;
+  json["shape"] = o.shape.name;
+  json["experts"] = o.shape.gate.num_experts;
+  json["format"] = flags.format;
+  json["activations"] = flags.activations;
+  json["logits"] = flags.logits;
+  json["layers"] = o.layers;
+  json["threads"] = o.threads;
+  json["isa"] = report.isa;
+  fmt::print("{}\n", json.dump(2));
+}
+
+void PrintTable(const BenchMoeReport& report) {
+  TextTable table({"routing", "batch", "distinct experts", "rows/expert", "us (median)", "p10",
+                   "p90", "GB/s", "of membw", "tokens/s"});
+  for (const auto& r : report.rows) {
+    table.AddRow({r.routing, fmt::format("{}", r.batch), fmt::format("{:.1f}", r.distinct_experts),
+                  fmt::format("{:.2f}", r.rows_per_expert), fmt::format("{:.1f}", r.us_median),
+                  fmt::format("{:.1f}", r.us_p10), fmt::format("{:.1f}", r.us_p90),
+                  fmt::format("{:.2f}", r.gbytes_per_s), fmt::format("{:.2f}", r.fraction_of_membw),
+                  fmt::format("{:.0f}", r.tokens_per_s)});
+  }
+  fmt::print("{}", table.Render());
+  for (const auto& f : report.fits) {
+    fmt::print("batch {}: {:.1f} us + {:.2f} us per distinct expert, R2 {:.4f}\n", f.batch,
+               f.us_per_expert.intercept, f.us_per_expert.slope, f.us_per_expert.r2);
+  }
+  fmt::print(
+      "expert {}, router and shared expert {}; kernels {}; memory reads {:.2f} GB/s in this run\n",
+      HumanBytes(static_cast<double>(report.bytes_per_expert)),
+      HumanBytes(static_cast<double>(report.bytes_always)), report.isa, report.membw_gbytes_per_s);
+}
+
+Status Run(const Flags& flags) {
+  ASSIGN_OR_RETURN(BenchMoeOptions options, Options(flags));
+  ProgressLine line("measuring");
+  options.progress = [&line](size_t done, size_t total) { line.Update(done, total); };
+  ASSIGN_OR_RETURN(const BenchMoeReport report, BenchMoe(options));
+  if (!flags.svg.empty()) {
+    std::ofstream out(flags.svg);
+    out << RooflineSvg(report, fmt::format("{}, {}, {} threads", options.shape.name, flags.format,
+                                           options.threads));
+    if (!out.flush())
+      return MakeError(ErrorCode::kInvalidArgument, "--svg: cannot write {}", flags.svg);
+  }
+  if (flags.common.json) {
+    PrintJson(report, options, flags);
+  } else {
+    PrintTable(report);
+  }
+  return {};
+}
+
+}  // namespace
+
+void AddBenchMoe(CLI::App& bench) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      AddCommand(bench, "moe", "Speed of one MoE layer on synthetic weights of a real model's size",
+                 [flags] { return Run(*flags); });
+  AddThreads(*command, flags->common);
+  AddSeed(*command, flags->common);
+  AddJson(*command, flags->common);
+  const auto text = [&](const char* name, std::string& value, const char* help, const char* type) {
+    command->add_option(name, value, help)->type_name(type)->capture_default_str();
+  };
+  text("--shape", flags->shape, "glm-5, qwen3-30b, qwen3-235b, deepseek-v3 or demo", "S");
+  text("--format", flags->format, "Weights: nvfp4, mxfp4, fp8, q8, bf16 or f32", "F");
+  text("--activations", flags->activations, "f32 or q8", "A");
+  text("--batch", flags->batch, "Batch sizes", "LIST");
+  text("--routing", flags->policies, "Policies to compare", "LIST");
+  text("--logits", flags->logits, "Router logits: random, or skewed[:popularity=1,topic=0]", "G");
+  command->add_option("--svg", flags->svg, "Write a roofline plot to this file")->type_name("FILE");
+  command->add_option("--layers", flags->layers, "Layers held in memory; steps go around them")
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{256}));
+  command
+      ->add_option("--experts", flags->experts,
+                   "Experts per layer, when the shape's do not fit into memory")
+      ->check(CLI::Range(size_t{8}, size_t{1024}));
+  command->add_option("--seconds", flags->seconds, "Timed seconds per batch size")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 3600.0));
+}
+
+}  // namespace carpool::cli
