@@ -16,7 +16,7 @@ struct Flags {
   CommonFlags common;
   std::string shape = "glm-5", format = "nvfp4", activations = "q8", logits = "random", svg;
   std::string batch = "1,16", policies = "vanilla,oea:k0=3";
-  size_t layers = 1, experts = 0;
+  size_t layers = 1, experts = 0, membw_megabytes = 1024;
   double seconds = 4.0;
 };
 
@@ -36,6 +36,7 @@ Result<BenchMoeOptions> Options(const Flags& flags) {
   if (flags.experts != 0) o.shape.gate.num_experts = flags.experts;
   o.layers = flags.layers;
   o.seconds = flags.seconds;
+  o.membw_bytes = flags.membw_megabytes << 20;
   o.seed = flags.common.seed;
   return o;
 }
@@ -145,6 +146,12 @@ void AddBenchMoe(CLI::App& bench) {
       ->add_option("--experts", flags->experts,
                    "Experts per layer, when the shape's do not fit into memory")
       ->check(CLI::Range(size_t{8}, size_t{1024}));
+  command
+      ->add_option("--membw-megabytes", flags->membw_megabytes,
+                   "Memory the bandwidth is measured on; several times the last-level cache")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{256}, size_t{1} << 20));
   command->add_option("--seconds", flags->seconds, "Timed seconds per batch size")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 3600.0));

@@ -1,0 +1,86 @@
+"""carpool bench membw and moe: the JSON contract, bad input, and a guard against kernels that got slow.
+
+The guard is relative: in the same run, the int8 path must beat the fp32 one and the chosen variant the scalar one by margins
+they hold with room to spare, so that it works on any machine and under load.
+"""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+CARPOOL = os.environ["CARPOOL"]
+SMALL = ["--threads", "1", "--seconds", "0.2", "--membw-megabytes", "256"]
+ROW_KEYS = {"batch", "routing", "distinct_experts", "us_median", "us_p10", "us_p90", "gbytes_per_s", "fraction_of_membw",
+            "tokens_per_s"}
+
+
+def run(*args, **env):
+    return subprocess.run([CARPOOL, "bench", *args], capture_output=True, text=True, timeout=240,
+                          env={**os.environ, **env})
+
+
+def bench_json(*args, **env):
+    result = run(*args, "--json", **env)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+class Contract(unittest.TestCase):
+    def test_moe(self):
+        with tempfile.TemporaryDirectory() as folder:
+            svg = os.path.join(folder, "roof.svg")
+            report = bench_json("moe", "--shape", "demo", "--batch", "1,8", "--routing", "vanilla,oea:k0=3,oea:k0=5", "--layers",
+                                "2", "--svg", svg, *SMALL)
+            with open(svg) as f:
+                self.assertIn("rows per distinct expert", f.read())
+        self.assertEqual(len(report["rows"]), 6)
+        for row in report["rows"]:
+            self.assertLessEqual(ROW_KEYS, set(row))
+        self.assertGreater(report["membw_gbytes_per_s"], 0)
+        self.assertEqual(report["rows"][0]["distinct_experts"], 8)
+        self.assertEqual(report["rows"][1]["routing"], "oea:k0=3")
+
+    def test_membw(self):
+        report = bench_json("membw", "--threads", "1", "--megabytes", "256", "--passes", "2")
+        self.assertEqual({(r["threads"], r["pages"], r["prefetch"]) for r in report["rows"]},
+                         {(1, pages, prefetch) for pages in ("small", "huge") for prefetch in (False, True)})
+        self.assertEqual(report["membw_gbytes_per_s"], max(r["gbytes_per_s"] for r in report["rows"]))
+
+    def test_bad_input(self):
+        for args, words in [
+            (["moe", "--shape", "glm-9"], ["glm-9", "glm-5"]),
+            (["moe", "--format", "q3"], ["q3", "nvfp4"]),
+            (["moe", "--logits", "skewed:heat=1"], ["heat", "popularity"]),
+            (["moe", "--batch", "1,x"], ["--batch"]),
+            (["moe", "--shape", "demo", "--routing", "oea:k0=9"], ["k0"]),
+            (["membw", "--thread-list", "0"], ["--thread-list"]),
+            (["moe", "--threads", "0"], ["--threads"]),
+        ]:
+            with self.subTest(args=args):
+                result = run(*args)
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertEqual(result.stdout, "")
+                self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+                for word in words:
+                    self.assertIn(word, result.stderr)
+
+
+class Guard(unittest.TestCase):
+    def best_us(self, *args, **env):
+        report = bench_json("moe", "--shape", "qwen3-30b", "--experts", "16", "--batch", "4", "--routing", "vanilla", *SMALL, *args,
+                            **env)
+        return report["rows"][0]["us_p10"], report["isa"]
+
+    def test_the_fast_kernels_are_fast(self):
+        f32, isa = self.best_us("--activations", "f32")
+        if isa == "scalar":
+            self.skipTest("no faster variant on this CPU")
+        q8, _ = self.best_us("--activations", "q8")
+        self.assertLess(q8, 0.8 * f32, "int8 activations gain nothing over fp32 ones")
+        scalar, _ = self.best_us("--activations", "q8", CARPOOL_ISA="scalar")
+        self.assertLess(q8, 0.2 * scalar, f"{isa} gains little over scalar")
+
+
+if __name__ == "__main__":
+    unittest.main()
