@@ -1,7 +1,10 @@
 #include "cli/command.h"
 #include "carpool/source_dir.h"
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -15,6 +18,13 @@ class CommandError : public std::exception {
   const char* what() const noexcept override { return error.message.c_str(); }
   Error error;
 };
+
+std::string Names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  return fmt::format("{}", fmt::join(names, ", "));
+}
 
 constexpr const char* kBundledModel = "models/books-20m";
 
@@ -110,6 +120,13 @@ int Main(int argc, char** argv) {
     return ExitCode(e.error);
   } catch (const CLI::Success& e) {
     return app.exit(e);  // --help, --version
+  } catch (const CLI::RequiredError& e) {
+    // CLI11 complains of the missing sub-command even when there is an unknown one.
+    const bool named = argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty();
+    fmt::print(
+        stderr, "carpool: {} (see carpool --help)\n",
+        named ? fmt::format("no command '{}'; wanted one of {}", argv[1], Names(app)) : e.what());
+    return 2;
   } catch (const CLI::ParseError& e) {
     fmt::print(stderr, "carpool: {} (see carpool --help)\n", e.what());
     return 2;
@@ -119,6 +136,10 @@ int Main(int argc, char** argv) {
   } catch (const std::exception& e) {
     fmt::print(stderr, "carpool: {}\n", e.what());
     return 1;
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    fmt::print(stderr, "carpool: the output could not be written: {}\n", std::strerror(errno));
+    return 2;
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 // carpool generate: several prompts decode as one batch.
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/mapped_file.h"
 #include "base/text_table.h"
@@ -84,11 +85,12 @@ Status Run(const Flags& flags) {
   }
   const bool json = flags.engine.common.json;
   const bool stream = !json && prompts.size() == 1;
-  if (stream) fmt::print("{}", prompts[0]);
+  bool started = false;
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(const auto completions,
                    Complete(*engine, std::move(requests), [&](size_t, std::string_view text) {
                      if (!stream) return;
+                     if (!std::exchange(started, true)) fmt::print("{}", prompts[0]);
                      fmt::print("{}", text);
                      std::fflush(stdout);
                    }));
