@@ -97,7 +97,7 @@ Result<uint64_t> Engine::Submit(Request request, TokenSink* sink) {
   }
   if (request.max_tokens == 0)
     return MakeError(ErrorCode::kInvalidArgument, "max_tokens: wanted at least 1, got 0");
-  if (request.prompt.size() + request.max_tokens > context_) {
+  if (request.prompt.size() > context_ || request.max_tokens > context_ - request.prompt.size()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the prompt has {} tokens and {} more were asked for, but the context is {}; "
                      "shorten the prompt or "

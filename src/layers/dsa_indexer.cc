@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/activation_rows.h"
 #include "ops/elementwise.h"
 
 namespace carpool {
@@ -62,7 +63,9 @@ void DsaIndexer::Select(IndexerInputs in, StepContext& step) const {
   }
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim_));
   const size_t chunks = DivCeil(max_groups, kGroupsPerTask);
-  step.ops.pool.ParallelFor(sparse_rows * chunks, [&](size_t task, size_t) {
+  const size_t key_bytes = sparse_rows * max_groups * kPageTokens * dim_ * sizeof(float);
+  const bool fork = WorthForking(key_bytes, DivCeil(heads_, size_t{4}));
+  RunTasks(step.ops.pool, sparse_rows * chunks, fork, [&](size_t task, size_t) {
     const size_t r = task / chunks, t = row_of[r];
     const PageTable& table = *batch.tables[batch.sequences[t]];
     const size_t groups = DivCeil(batch.positions[t] + size_t{1}, kPageTokens);
@@ -73,7 +76,7 @@ void DsaIndexer::Select(IndexerInputs in, StepContext& step) const {
                   scores.Row(r) + g * kPageTokens);
     }
   });
-  step.ops.pool.ParallelFor(sparse_rows, [&](size_t r, size_t worker) {
+  RunTasks(step.ops.pool, sparse_rows, fork, [&](size_t r, size_t worker) {
     const size_t t = row_of[r];
     std::span<uint32_t> out = step.selection_storage.RowSpan(t);
     const size_t count = SelectTopPositions({scores.Row(r), batch.positions[t] + size_t{1}}, top_k_,

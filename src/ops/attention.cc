@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "ops/activation_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/attention.cc"
@@ -167,8 +168,11 @@ void LatentAttention(std::span<const LatentAttentionRow> rows, size_t heads, siz
                      size_t entry_width, float scale, OpContext& context) {
   constexpr size_t kBlock = 4;
   CARPOOL_CHECK_EQ(entry_width % kAttentionPad, size_t{0});
-  size_t max_keys = 0;
-  for (const auto& row : rows) max_keys = std::max(max_keys, row.num_keys);
+  size_t max_keys = 0, keys = 0;
+  for (const auto& row : rows) {
+    max_keys = std::max(max_keys, row.num_keys);
+    keys += row.num_keys;
+  }
   ArenaScope scope(context.arena);
   const size_t score_stride = RoundUp(max_keys, kAttentionPad);
   const size_t acc_width = RoundUp(latent, kAttentionPad);
@@ -176,7 +180,9 @@ void LatentAttention(std::span<const LatentAttentionRow> rows, size_t heads, siz
   auto scratch = context.arena.Matrix<float>(context.pool.num_threads(), per_worker);
   const size_t blocks = DivCeil(heads, kBlock);
   const auto head_block = HWY_DYNAMIC_DISPATCH(HeadBlock);
-  context.pool.ParallelFor(rows.size() * blocks, [&](size_t task, size_t worker) {
+  // Keys are read twice (scores, sums) by every block of heads.
+  const bool fork = WorthForking(2 * blocks * keys * entry_width * sizeof(float), 1);
+  RunTasks(context.pool, rows.size() * blocks, fork, [&](size_t task, size_t worker) {
     const size_t first = task % blocks * kBlock;
     float* scores = scratch.Row(worker);
     head_block(rows[task / blocks], first, std::min(kBlock, heads - first), latent, entry_width,

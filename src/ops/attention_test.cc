@@ -1,0 +1,163 @@
+// Attention, indexer and row-wise ops against their readable twins, with poisoned scratch.
+#include "ops/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "ops/elementwise.h"
+#include "ops/reference.h"
+
+namespace carpool {
+namespace {
+
+std::vector<float> Random(size_t n, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> v(n);
+  for (float& x : v) x = normal(rng);
+  return v;
+}
+
+/// NaN before and behind what an op may touch.
+std::vector<float> Guarded(std::span<const float> values) {
+  std::vector<float> v(16, NAN);
+  v.insert(v.end(), values.begin(), values.end());
+  v.insert(v.end(), 16, NAN);
+  return v;
+}
+
+TEST(Elementwise, NormsAndSiluMatchTheirTwinsForEveryLength) {
+  for (size_t n = 1; n <= 67; ++n) {
+    const auto x = Random(n, 1), w = Random(n, 2), b = Random(n, 3);
+    auto rms = Guarded(x), layer = Guarded(x), silu = Guarded(x);
+    RmsNorm({rms.data() + 16, 1, n}, w, 1e-5f, {rms.data() + 16, 1, n});
+    LayerNorm({layer.data() + 16, 1, n}, w, b, 1e-6f, {layer.data() + 16, 1, n});
+    SiluMul({silu.data() + 16, 1, n}, {w.data(), 1, n});
+    const auto want_rms = reference::RmsNorm(x, w, 1e-5),
+               want_layer = reference::LayerNorm(x, w, b, 1e-6),
+               want_silu = reference::SiluMul(x, w);
+    for (size_t i = 0; i < n; ++i) {
+      ASSERT_NEAR(rms[16 + i], want_rms[i], 1e-5) << n;
+      // A single value has variance 0: x - mean is rounding noise over sqrt(eps).
+      ASSERT_NEAR(layer[16 + i], want_layer[i], 2e-4) << n;
+      ASSERT_NEAR(silu[16 + i], want_silu[i], 1e-5) << n;
+    }
+    for (const auto& v : {rms, layer, silu}) {
+      ASSERT_TRUE(std::isnan(v[15]) && std::isnan(v[16 + n])) << n;
+    }
+  }
+}
+
+TEST(Elementwise, RopeVectors) {
+  const float inv_freq[] = {1.0f, 0.1f, 0.01f, 0.001f};
+  std::vector<float> cos, sin;
+  for (float f : inv_freq) {
+    cos.push_back(std::cos(3 * f));
+    sin.push_back(std::sin(3 * f));
+  }
+  float interleaved[] = {1, 2, 3, 4, 5, 6, 7, 8}, half[] = {1, 2, 3, 4, 5, 6, 7, 8};
+  ApplyRope(interleaved, cos, sin, true);
+  ApplyRope(half, cos, sin, false);
+  const double want_first[] = {-1.272233, 1.683929, 4.817777, 6.975969};
+  const double want_second[] = {-1.838865, 4.707907, 6.147278, 8.020964};
+  const double want_half[] = {-1.695593, 0.137552, 2.788682, 3.975982,
+                              -4.808842, 6.323059, 7.086837, 8.011964};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(interleaved[2 * i], want_first[i], 2e-6);
+    EXPECT_NEAR(interleaved[2 * i + 1], want_second[i], 2e-6);
+  }
+  for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(half[i], want_half[i], 2e-6);
+}
+
+TEST(LatentAttention, MatchesItsTwinForEveryKeyCountAndShape) {
+  struct Shape {
+    size_t heads, latent, rope;
+  };
+  ThreadPool pool(2);
+  Arena arena;
+  arena.set_poison(true);
+  OpContext context{pool, arena};
+  for (const Shape s :
+       {Shape{1, 8, 8}, Shape{4, 64, 16}, Shape{5, 32, 8}, Shape{9, 24, 2}, Shape{64, 512, 64}}) {
+    const size_t width = RoundUp(s.latent + s.rope, kAttentionPad);
+    for (size_t n : {1, 2, 3, 15, 16, 17, 31, 33, 64, 65, 130}) {
+      auto keys = Random(n * width, 11);
+      auto q = Random(2 * s.heads * width, 12);
+      for (size_t i = 0; i < keys.size(); ++i)
+        keys[i] = i % width < s.latent + s.rope ? keys[i] : 0.0f;
+      std::vector<const float*> pointers;
+      for (size_t t = 0; t < n; ++t) pointers.push_back(keys.data() + t * width);
+      std::vector<float> out(2 * s.heads * s.latent, NAN);
+      // Two rows: one sees all keys, the other only the first.
+      const LatentAttentionRow rows[] = {
+          {q.data(), pointers.data(), n, out.data()},
+          {q.data() + s.heads * width, pointers.data(), 1, out.data() + s.heads * s.latent}};
+      const float scale = 1.0f / std::sqrt(static_cast<float>(s.latent + s.rope));
+      LatentAttention(rows, s.heads, s.latent, width, scale, context);
+      for (size_t r = 0; r < 2; ++r) {
+        for (size_t h = 0; h < s.heads; ++h) {
+          const std::span<const float* const> seen(pointers.data(), rows[r].num_keys);
+          const auto want =
+              reference::LatentAttention({rows[r].q + h * width, width}, seen, s.latent, scale);
+          for (size_t i = 0; i < s.latent; ++i)
+            ASSERT_NEAR(rows[r].out[h * s.latent + i], want[i], 2e-5) << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(LatentAttention, HugeScoresDoNotOverflow) {
+  ThreadPool pool(1);
+  Arena arena;
+  OpContext context{pool, arena};
+  std::vector<float> key_a(16, 100.0f), key_b(16, -100.0f), q(16, 100.0f), out(8, NAN);
+  const float* keys[] = {key_b.data(), key_a.data()};
+  const LatentAttentionRow row{q.data(), keys, 2, out.data()};
+  LatentAttention({&row, 1}, 1, 8, 16, 1.0f, context);
+  for (float v : out) EXPECT_EQ(v, 100.0f);
+}
+
+TEST(IndexScores, MatchTheirTwinForEveryHeadCountAndDim) {
+  for (size_t heads : {1, 2, 3, 4, 5, 8, 32}) {
+    for (size_t dim : {2, 16, 32, 128}) {
+      const auto q = Random(heads * dim, 21), w = Random(heads, 22),
+                 group = Random(dim * kIndexGroup, 23);
+      float scores[kIndexGroup];
+      IndexScores(q.data(), w.data(), heads, dim, 0.25f, group.data(), scores);
+      for (size_t t = 0; t < kIndexGroup; ++t) {
+        std::vector<float> key;
+        for (size_t i = 0; i < dim; ++i) key.push_back(group[i * kIndexGroup + t]);
+        const double want = reference::IndexScore(q, w, key, 0.25);
+        ASSERT_NEAR(scores[t], want, 1e-4 * (1 + std::fabs(want))) << heads << " " << dim;
+      }
+    }
+  }
+}
+
+TEST(SelectTopPositions, TiesGoToTheLowerPositionAndNanLosesAlways) {
+  std::mt19937 rng(5);
+  for (size_t n : {1, 2, 7, 64, 65, 300}) {
+    for (size_t k : {1, 2, 8, 64}) {
+      std::vector<float> scores(n);
+      for (float& s : scores)
+        s = static_cast<float>(static_cast<int>(rng() % 9) - 4);  // many ties, zeros of both signs
+      if (n > 3) {
+        scores[1] = NAN;
+        scores[2] = -0.0f;
+        scores[3] = -std::numeric_limits<float>::infinity();
+      }
+      std::vector<uint64_t> scratch(n);
+      std::vector<uint32_t> selected(std::min(n, k));
+      const size_t count = SelectTopPositions(scores, k, scratch, selected);
+      ASSERT_EQ(count, std::min(n, k));
+      EXPECT_EQ(selected, reference::TopPositions(scores, k)) << n << " " << k;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace carpool
