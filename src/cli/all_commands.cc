@@ -13,6 +13,7 @@ void AddAllCommands(CLI::App& root) {
   AddBench(root);
   AddExplain(root);
   AddDemo(root);
+  AddRoute(root);
 }
 
 }  // namespace carpool::cli

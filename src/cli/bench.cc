@@ -9,6 +9,7 @@ void AddBench(CLI::App& root) {
   AddBenchDecode(*bench);
   AddBenchMembw(*bench);
   AddBenchMoe(*bench);
+  AddBenchRouting(*bench);
 }
 
 }  // namespace carpool::cli

@@ -8,5 +8,6 @@ namespace carpool::cli {
 void AddBenchDecode(CLI::App& bench);
 void AddBenchMembw(CLI::App& bench);
 void AddBenchMoe(CLI::App& bench);
+void AddBenchRouting(CLI::App& bench);
 
 }  // namespace carpool::cli

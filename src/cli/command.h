@@ -41,6 +41,7 @@ int ExitCode(const Error& error);
 void AddAllCommands(CLI::App& root);
 void AddExplain(CLI::App& root);
 void AddAb(CLI::App& root);
+void AddRoute(CLI::App& root);
 void AddBench(CLI::App& root);
 void AddChat(CLI::App& root);
 void AddDemo(CLI::App& root);

@@ -35,9 +35,6 @@ struct PolicyInput {
   MatView<const int32_t> vanilla;   // [rows, k] the row's own top-k, best first
 };
 
-/// Why a slot is in its row's set.
-enum class SlotReason : uint8_t { kOwn, kPiggyback };
-
 /// Preset by the router to vanilla for every row; Select rewrites the active ones.
 struct PolicyOutput {
   MatView<int32_t> ids;         // [rows, max_set], best choice first

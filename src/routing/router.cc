@@ -9,6 +9,7 @@
 #include "routing/policy_spec.h"
 #include "routing/rank.h"
 #include "routing/routing_plan.h"
+#include "routing/trace.h"
 
 namespace carpool {
 namespace {
@@ -63,6 +64,10 @@ class RouterImpl final : public Router {
   const GateSpec& gate() const override { return gate_; }
   const PolicySpec& policy() const override { return *spec_; }
   bool batch_coupled() const override { return spec_->kind->batch_coupled; }
+  void set_trace(TraceSink* sink, int level) override {
+    tracer_ = sink == nullptr ? nullptr : std::make_unique<Tracer>(*sink, level);
+    if (tracer_ != nullptr) tracer_->Config(gate_, *spec_);
+  }
 
  private:
   size_t Padded() const { return RoundUp(gate_.num_experts, kRowBlock); }
@@ -75,6 +80,8 @@ class RouterImpl final : public Router {
   void Select(size_t layer, std::span<const RowInfo> rows);
   void Weigh(std::span<const RowInfo> rows);
   void CountChanges(RoutingStats& stats);
+  void Trace(size_t layer, std::span<const RowInfo> rows, MatView<const float> logits,
+             std::span<const float> bias, const RoutedStep& step);
 
   GateSpec gate_;
   std::shared_ptr<const PolicySpec> spec_;
@@ -99,6 +106,10 @@ class RouterImpl final : public Router {
   std::vector<uint8_t> dropped_;  // [padded N] of the row being scored
   std::vector<uint8_t> seen_;     // [padded N] scratch of CountChanges, all zero between uses
   RoutingPlan plan_;
+  std::unique_ptr<Tracer> tracer_;  // null: not tracing
+  uint64_t step_ = 0;               // counts passes over the layers, for the trace
+  size_t last_layer_ = 0;
+  bool routed_before_ = false;
 };
 
 void RouterImpl::ScoreAndPreset(std::span<const RowInfo> rows, MatView<const float> logits,
@@ -199,6 +210,31 @@ void RouterImpl::CountChanges(RoutingStats& stats) {
   }
 }
 
+void RouterImpl::Trace(size_t layer, std::span<const RowInfo> rows, MatView<const float> logits,
+                       std::span<const float> bias, const RoutedStep& step) {
+  TraceCall call;
+  call.gate = &gate_;
+  call.policy = spec_.get();
+  if (layer <= last_layer_ && routed_before_) ++step_;
+  routed_before_ = true;
+  last_layer_ = layer;
+  call.step = step_;
+  call.layer = layer;
+  call.rows = rows;
+  call.logits = logits;
+  call.bias = bias;
+  call.keys = keys_.View(rows.size());
+  call.scores = scores_.View(rows.size());
+  call.choices = choices_.View(rows.size());
+  call.vanilla = vanilla_.View(rows.size());
+  call.ids = step.ids;
+  call.weights = step.weights;
+  call.reasons = step.reasons;
+  call.counts = step.counts;
+  call.stats = &step.stats;
+  tracer_->Call(call);
+}
+
 RoutedStep RouterImpl::Route(size_t moe_layer, std::span<const RowInfo> rows,
                              MatView<const float> logits, std::span<const float> bias) {
   CARPOOL_CHECK_LT(moe_layer, layers_);
@@ -213,6 +249,7 @@ RoutedStep RouterImpl::Route(size_t moe_layer, std::span<const RowInfo> rows,
   step.ids = ids_.View(rows.size());
   step.weights = weights_.View(rows.size());
   step.counts = {counts_.data(), rows.size()};
+  step.reasons = reasons_.View(rows.size());
   step.plan = plan_.Build(step.ids, step.weights, step.counts);
   step.stats.rows = num_active_ + num_fixed_;
   step.stats.decode_rows = decode_rows_;
@@ -220,10 +257,15 @@ RoutedStep RouterImpl::Route(size_t moe_layer, std::span<const RowInfo> rows,
   step.stats.distinct_experts =
       step.plan.experts.size() - (step.stats.rows > 0 ? gate_.fused_shared : 0);
   CountChanges(step.stats);
+  if (tracer_ != nullptr) Trace(moe_layer, rows, logits, bias, step);
   return step;
 }
 
 }  // namespace
+
+std::string_view ReasonName(SlotReason reason) {
+  return reason == SlotReason::kOwn ? "own" : "piggyback";
+}
 
 Result<std::unique_ptr<Router>> Router::Make(const GateSpec& gate,
                                              std::shared_ptr<const PolicySpec> policy,
@@ -233,8 +275,16 @@ Result<std::unique_ptr<Router>> Router::Make(const GateSpec& gate,
   CARPOOL_CHECK(moe_layers > 0 && max_rows > 0);
   ASSIGN_OR_RETURN(auto selector,
                    policy->kind->make(PolicySetup{gate, *policy, moe_layers, max_rows}));
+  return MakeWithPolicy(gate, std::move(policy), std::move(selector), moe_layers, max_rows);
+}
+
+Result<std::unique_ptr<Router>> Router::MakeWithPolicy(const GateSpec& gate,
+                                                       std::shared_ptr<const PolicySpec> options,
+                                                       std::unique_ptr<RoutingPolicy> policy,
+                                                       size_t moe_layers, size_t max_rows) {
+  RETURN_IF_ERROR(ValidateGate(gate));
   return std::unique_ptr<Router>(std::make_unique<RouterImpl>(
-      gate, std::move(policy), std::move(selector), moe_layers, max_rows));
+      gate, std::move(options), std::move(policy), moe_layers, max_rows));
 }
 
 }  // namespace carpool

@@ -42,6 +42,13 @@ struct RoutingStats {
   uint64_t changed_rows = 0;  // rows whose set differs from vanilla
 };
 
+/// Why a slot is in its row's set.
+enum class SlotReason : uint8_t { kOwn, kPiggyback };
+std::string_view ReasonName(SlotReason reason);
+
+class RoutingPolicy;  // policy.h
+class TraceSink;      // trace.h
+
 /// The result of routing one layer in one step. Views into the router's own memory, valid until its
 /// next Route().
 struct RoutedStep {
@@ -49,6 +56,7 @@ struct RoutedStep {
                                     // order (choice descending)
   MatView<const float> weights;     // same shape, 0 where unused
   std::span<const int32_t> counts;  // [rows]
+  MatView<const SlotReason> reasons;  // [rows, max_set] of the routed slots
   ExpertPlan plan;
   RoutingStats stats;
 };
@@ -71,6 +79,12 @@ class Router {
   static Result<std::unique_ptr<Router>> Make(const GateSpec& gate,
                                               std::shared_ptr<const PolicySpec> policy,
                                               size_t moe_layers, size_t max_rows);
+  /// The same with a policy that is not in the list (replay, experiments); `options` holds what
+  /// every policy has (min_rows, ride, mass) and the name that reports print.
+  static Result<std::unique_ptr<Router>> MakeWithPolicy(const GateSpec& gate,
+                                                        std::shared_ptr<const PolicySpec> options,
+                                                        std::unique_ptr<RoutingPolicy> policy,
+                                                        size_t moe_layers, size_t max_rows);
   virtual ~Router() = default;
 
   /// logits: [rows, N] fp32; bias: [N] or empty; rows.size() == logits.rows <= max_rows. Runs on
@@ -83,6 +97,9 @@ class Router {
   virtual const PolicySpec& policy() const = 0;
   /// True when a row's experts can depend on its batch mates.
   virtual bool batch_coupled() const = 0;
+  /// Records every following Route() call to `sink` (trace.h) at `level` 0...2; null stops. The
+  /// sink must outlive the router or the next set_trace.
+  virtual void set_trace(TraceSink* sink, int level) = 0;
 };
 
 }  // namespace carpool

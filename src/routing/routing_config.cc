@@ -131,13 +131,13 @@ class Reader {
   std::string path_;
 };
 
-constexpr auto kExpertNames = {"n_routed_experts", "num_experts", "num_local_experts",
-                               "moe_num_experts", "num_routed_experts"};
+constexpr auto kExpertNames = {"n_routed_experts", "num_experts",        "num_local_experts",
+                               "moe_num_experts",  "num_routed_experts", "N"};
 
 Status ReadScoring(const Reader& in, const Family& family, RoutingConfig& c) {
   ASSIGN_OR_RETURN(const auto scoring,
                    in.Text({"scoring_func", "score_function", "score_func", "moe_router_activation",
-                            "moe_router_score_function"}));
+                            "moe_router_score_function", "scoring", "activation", "act"}));
   c.scoring = family.scoring;
   if (!scoring) return {};
   if (*scoring == "sigmoid") {
@@ -165,8 +165,9 @@ Status ReadShared(const Reader& in, RoutingConfig& c) {
 }
 
 Status ReadGroups(const Reader& in, RoutingConfig& c) {
-  ASSIGN_OR_RETURN(const auto groups, in.Size({"n_group", "num_expert_group", "n_groups"}));
-  ASSIGN_OR_RETURN(const auto kept, in.Size({"topk_group", "topk_groups"}));
+  ASSIGN_OR_RETURN(const auto groups,
+                   in.Size({"n_group", "num_expert_group", "n_groups", "num_groups", "G"}));
+  ASSIGN_OR_RETURN(const auto kept, in.Size({"topk_group", "topk_groups", "groups_kept", "kg"}));
   if (!groups || *groups == 0) return {};
   c.num_groups = *groups;
   c.groups_kept = kept ? *kept : 1;
@@ -209,9 +210,9 @@ Result<RoutingConfig> ParseRoutingConfig(std::string_view text, const std::strin
                      prefix);
   }
   ASSIGN_OR_RETURN(const auto experts, in.Size(kExpertNames));
-  ASSIGN_OR_RETURN(const auto top_k,
-                   in.Size({"num_experts_per_tok", "num_experts_per_token", "experts_per_token",
-                            "moe_topk", "moe_top_k", "moe_k", "num_selected_experts"}));
+  ASSIGN_OR_RETURN(const auto top_k, in.Size({"num_experts_per_tok", "num_experts_per_token",
+                                              "experts_per_token", "moe_topk", "moe_top_k", "moe_k",
+                                              "num_selected_experts", "top_k", "topk", "k"}));
   if (!top_k) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "{}num_experts_per_tok: missing (also looked for experts_per_token, moe_topk, "
@@ -229,11 +230,11 @@ Result<RoutingConfig> ParseRoutingConfig(std::string_view text, const std::strin
                             "moe_router_enable_expert_bias", "router_bias"}));
   c.has_bias = bias ? *bias : (method ? *method == "noaux_tc" : family.bias);
   ASSIGN_OR_RETURN(const auto renormalize,
-                   in.Bool({"norm_topk_prob", "renormalize", "norm_expert_weight"}));
+                   in.Bool({"norm_topk_prob", "renormalize", "norm_expert_weight", "renorm"}));
   c.renormalize = renormalize.value_or(family.renormalize);
-  ASSIGN_OR_RETURN(
-      const auto scale,
-      in.Number({"routed_scaling_factor", "moe_router_scaling_factor", "router_scaling_factor"}));
+  ASSIGN_OR_RETURN(const auto scale,
+                   in.Number({"routed_scaling_factor", "moe_router_scaling_factor",
+                              "router_scaling_factor", "scale", "rsf"}));
   c.scale = static_cast<float>(scale.value_or(1.0));
   ASSIGN_OR_RETURN(const auto zero, in.Size({"zero_expert_num"}));
   c.zero_experts = zero.value_or(0);
