@@ -3,7 +3,7 @@
 set -eu
 packages="g++ cmake ninja-build pkg-config git python3 python3-jinja2
   libhwy-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev libspdlog-dev libfmt-dev prometheus-cpp-dev
-  libpcre2-dev libutf8proc-dev libboost-dev libgtest-dev libgmock-dev libbenchmark-dev"
+  libpcre2-dev libutf8proc-dev libboost-dev libgtest-dev libgmock-dev libbenchmark-dev valgrind"
 missing=""
 for p in $packages; do
   case "$(dpkg-query -W -f='${Status}' "$p" 2>/dev/null || true)" in
