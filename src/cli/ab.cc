@@ -9,6 +9,7 @@
 #include "base/text_table.h"
 #include "cli/lab_flags.h"
 #include "lab/ab_json.h"
+#include "lab/report.h"
 
 namespace carpool::cli {
 namespace {
@@ -17,6 +18,7 @@ struct Flags {
   LabFlags lab;
   std::vector<std::string> positional;  // [MODEL] [BASELINE] CANDIDATE
   std::string baseline, candidate;
+  std::string report;  // --report DIR
   AbOptions ab;
 };
 
@@ -111,6 +113,12 @@ Status Run(Flags flags) {
   o.pace.progress = [&](size_t done, size_t total) { decoding.Update(done, total); };
   ASSIGN_OR_RETURN(const AbReport report, RunAb(in.engine->model(), in.engine->pool(), in.tokens,
                                                 std::move(baseline), std::move(candidate), o));
+  if (!flags.report.empty()) {
+    RETURN_IF_ERROR(WriteAbReport(
+        flags.report,
+        DescribeRun(CommandLine(), in.model_dir, in.text_path, in.options.threads, o.seed), report,
+        o));
+  }
   if (flags.lab.engine.common.json) {
     fmt::print("{}\n", AbJson(report, o).dump(2));
   } else {
@@ -133,6 +141,8 @@ void AddAb(CLI::App& root) {
       ->type_name("POLICY");
   command->add_option("--candidate,--routing", flags->candidate, "Candidate policy")
       ->type_name("POLICY");
+  command->add_option("--report", flags->report, "Folder for an HTML page, JSON and CSV")
+      ->type_name("DIR");
   flags->ab.quality.windows = 2;
   PaceOptions& pace = flags->ab.pace;
   command->add_option("--batch", pace.batch, "Sequences that decode together")

@@ -10,6 +10,7 @@ void AddAllCommands(CLI::App& root) {
   AddChat(root);
   AddPerplexity(root);
   AddAb(root);
+  AddSweep(root);
   AddBench(root);
   AddExplain(root);
   AddDemo(root);

@@ -1,5 +1,7 @@
 #include "cli/lab_flags.h"
 
+#include <algorithm>
+
 #include "base/mapped_file.h"
 
 namespace carpool::cli {
@@ -27,6 +29,15 @@ Result<LabInput> LoadLabInput(const LabFlags& flags) {
     return MakeError(tokens.error().code, "{}: {}", in.text_path, tokens.error().message);
   in.tokens = std::move(tokens).value();
   return in;
+}
+
+std::string CommandLine() {
+  auto text = ReadTextFile("/proc/self/cmdline");
+  if (!text) return {};
+  std::string line = std::move(text).value();
+  while (!line.empty() && line.back() == '\0') line.pop_back();
+  std::replace(line.begin(), line.end(), '\0', ' ');
+  return line;
 }
 
 }  // namespace carpool::cli

@@ -25,4 +25,7 @@ struct LabInput {
 };
 Result<LabInput> LoadLabInput(const LabFlags& flags);
 
+/// The command that started this process, for reports.
+std::string CommandLine();
+
 }  // namespace carpool::cli
