@@ -1,9 +1,10 @@
 # make demo   installs what is missing, builds, runs the main job on the bundled model and prints the A/B table
+# make lab    measures speed against quality on the bundled model and leaves a report in build/lab
 # make test   installs what is missing, builds, runs every test of the default set
 PRESET ?= release
 BUILD := build/$(PRESET)
 
-.PHONY: deps build test demo bench format lint clean
+.PHONY: deps build test demo bench lab format lint clean
 
 deps:
 	@tools/install_deps.sh
@@ -21,6 +22,14 @@ demo: build
 bench: build
 	@$(BUILD)/carpool bench membw
 	@$(BUILD)/carpool bench decode
+
+# The lab's report on the bundled model: build/lab/index.html and ab.html. Resumes when interrupted.
+lab: build
+	@mkdir -p build/lab
+	@$(BUILD)/carpool sweep --batch 4,16,64 --out build/lab/run --report build/lab
+	@$(BUILD)/carpool ab vanilla oea:k0=5 --report build/lab
+	@$(BUILD)/carpool plan --shape glm-5 | tee build/lab/plan.txt
+	@echo "report: build/lab/index.html"
 
 format:
 	@git ls-files '*.cc' '*.h' | xargs clang-format -i

@@ -11,6 +11,8 @@ void AddAllCommands(CLI::App& root) {
   AddPerplexity(root);
   AddAb(root);
   AddSweep(root);
+  AddPlan(root);
+  AddWhatif(root);
   AddBench(root);
   AddExplain(root);
   AddDemo(root);

@@ -48,7 +48,9 @@ void AddDemo(CLI::App& root);
 void AddGenerate(CLI::App& root);
 void AddInfo(CLI::App& root);
 void AddPerplexity(CLI::App& root);
+void AddPlan(CLI::App& root);
 void AddSweep(CLI::App& root);
+void AddWhatif(CLI::App& root);
 
 /// Parses, runs, prints the error if there is one. Returns the exit code.
 int Main(int argc, char** argv);

@@ -1,0 +1,102 @@
+#include "lab/plan_here.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/aligned.h"
+#include "lab/bench_membw.h"
+#include "ops/experts.h"
+#include "quant/random_matrix.h"
+
+namespace carpool {
+namespace {
+
+constexpr size_t kProbeHidden = 1024, kProbeWidth = 256;  // under half a megabyte in 4 bits
+constexpr size_t kProbeRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
+
+/// 10^9 multiply-adds per second of one expert that stays in cache, all threads together.
+double ProbeRate(const ExpertBank& bank, ThreadPool& pool, size_t rows, Activations activations) {
+  AlignedBuffer<float> x(rows * kProbeHidden), y(rows * kProbeHidden);
+  for (size_t i = 0; i < rows * kProbeHidden; ++i) x.data()[i] = std::sin(static_cast<float>(i));
+  const int32_t expert = 0;
+  const uint32_t offsets[] = {0, static_cast<uint32_t>(rows)};
+  std::vector<int32_t> row_of_slot(rows);
+  std::vector<float> weights(rows, 1.0f);
+  std::vector<uint32_t> row_offsets(rows + 1), slot_of(rows);
+  for (size_t r = 0; r < rows; ++r) {
+    row_of_slot[r] = static_cast<int32_t>(r);
+    slot_of[r] = row_offsets[r] = static_cast<uint32_t>(r);
+  }
+  row_offsets[rows] = static_cast<uint32_t>(rows);
+  const ExpertPlan plan{{&expert, 1}, offsets, row_of_slot, weights, row_offsets, slot_of};
+  Arena arena;
+  OpContext context{pool, arena, activations};
+  const double macs = static_cast<double>(rows) * 3 * kProbeHidden * kProbeWidth;
+  double best = 0.0;  // interruptions only ever make it slower
+  const auto start = std::chrono::steady_clock::now();
+  for (size_t i = 0;
+       i < 8 || std::chrono::steady_clock::now() - start < std::chrono::milliseconds(60); ++i) {
+    arena.Reset();
+    const auto begin = std::chrono::steady_clock::now();
+    RunExperts(bank, {x.data(), rows, kProbeHidden}, plan, {y.data(), rows, kProbeHidden}, context);
+    const std::chrono::duration<double, std::nano> ns = std::chrono::steady_clock::now() - begin;
+    best = std::max(best, macs / ns.count());
+  }
+  return best;
+}
+
+}  // namespace
+
+Result<Hardware> MeasureHardware(size_t threads, WeightFormat format, Activations activations,
+                                 size_t membw_bytes) {
+  Hardware h;
+  h.name = "here";
+  h.bandwidth_gbs = BestBandwidth(BenchMembw({threads}, membw_bytes, 8));
+  h.memory_gb = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
+                static_cast<double>(sysconf(_SC_PAGESIZE)) * 1e-9;
+  h.cache_mb = static_cast<double>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE))) * 1e-6;
+  h.launch_us = 5;  // a parallel region and its barrier
+  h.launches = 3;
+  ThreadPool pool(threads);
+  const OwnedMatrix gate = RandomMatrix(format, kProbeWidth, kProbeHidden, 1),
+                    up = RandomMatrix(format, kProbeWidth, kProbeHidden, 2),
+                    down = RandomMatrix(format, kProbeHidden, kProbeWidth, 3);
+  const ExpertSource source{gate.view, up.view, down.view};
+  ASSIGN_OR_RETURN(const ExpertBank bank, ExpertBank::Pack({&source, 1}, nullptr, pool, format));
+  for (const size_t rows : kProbeRows) {
+    h.rate_rows.push_back(rows);
+    h.rate_gmacs.push_back(ProbeRate(bank, pool, rows, activations));
+  }
+  return h;
+}
+
+Result<std::vector<VerifyRow>> VerifyPlan(const PlanOptions& options, size_t threads,
+                                          Activations activations, double seconds,
+                                          const std::function<void(size_t, size_t)>& progress) {
+  PlanOptions o = options;
+  o.layer_only = true;
+  ASSIGN_OR_RETURN(const PlanReport plan, MakePlan(o));
+  BenchMoeOptions bench;
+  bench.shape = o.shape;
+  bench.format = o.expert_format;
+  bench.activations = activations;
+  bench.batches = o.batches;
+  bench.policies = o.policies;
+  bench.threads = threads;
+  bench.seed = o.seed;
+  bench.seconds = seconds;
+  bench.membw_bytes = size_t{256} << 20;
+  bench.progress = progress;
+  ASSIGN_OR_RETURN(const BenchMoeReport measured, BenchMoe(bench));
+  std::vector<VerifyRow> rows;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    rows.push_back({std::string(o.shape.name), plan.rows[i].batch, plan.rows[i].routing,
+                    plan.rows[i].us, measured.rows[i].us_median});
+  }
+  return rows;
+}
+
+}  // namespace carpool
