@@ -64,7 +64,7 @@ Status Answer(Engine& engine, const ChatTemplate& chat, const Flags& flags, uint
 }
 
 Status Run(const Flags& flags) {
-  ASSIGN_OR_RETURN(EngineOptions options, ResolveEngineOptions(flags.engine));
+  ASSIGN_OR_RETURN(EngineOptions options, ResolveSteppingOptions(flags.engine));
   ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.engine.common.model));
   options.max_running = 1;
   ASSIGN_OR_RETURN(auto engine, Engine::Load(dir, options));

@@ -3,7 +3,11 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <memory>
+
+#include "lab/auto_policy.h"
+#include "routing/policy_spec.h"
 
 namespace carpool::cli {
 
@@ -40,6 +44,25 @@ Result<EngineOptions> ResolveEngineOptions(const EngineFlags& flags) {
   ASSIGN_OR_RETURN(options.policy, ResolvePolicy(flags.common.routing));
   options.load.progress = [line = std::make_shared<ProgressLine>("loading")](
                               size_t done, size_t total) { line->Update(done, total); };
+  return options;
+}
+
+Result<EngineOptions> ResolveSteppingOptions(const EngineFlags& flags) {
+  ASSIGN_OR_RETURN(const auto automatic, ParseAutoPolicy(flags.common.routing));
+  if (!automatic.has_value()) return ResolveEngineOptions(flags);
+  EngineFlags fixed = flags;
+  fixed.common.routing = "vanilla";
+  ASSIGN_OR_RETURN(EngineOptions options, ResolveEngineOptions(fixed));
+  ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.common.model));
+  const char* path = std::getenv("CARPOOL_CALIBRATION");
+  ASSIGN_OR_RETURN(Calibration calibration,
+                   LoadCalibration(path != nullptr && *path != '\0' ? std::string(path)
+                                                                    : dir + "/calibration.json"));
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
+  const bool has_budget = flags.common.routing.find(':') != std::string::npos;
+  ASSIGN_OR_RETURN(options.chooser,
+                   AutoPolicy::Make(std::move(calibration),
+                                    has_budget ? automatic : std::optional<double>(), config));
   return options;
 }
 

@@ -21,6 +21,10 @@ Result<std::shared_ptr<const PolicySpec>> ResolvePolicy(const std::string& routi
 /// Fills threads, activations, policy and a progress line on stderr (terminals only).
 Result<EngineOptions> ResolveEngineOptions(const EngineFlags& flags);
 
+/// The same for commands that step an Engine: `--routing auto[:max_kl=X]` takes its calibration
+/// from CARPOOL_CALIBRATION, else MODEL/calibration.json.
+Result<EngineOptions> ResolveSteppingOptions(const EngineFlags& flags);
+
 /// Parses "1,4,16" into positive numbers. `flag` names it in errors.
 Result<std::vector<size_t>> ParseSizes(const std::string& flag, const std::string& text);
 /// Splits a list of policies at commas that start a new policy: "vanilla,oea:k0=3,p=0.9" -> two.

@@ -65,7 +65,7 @@ nlohmann::ordered_json StatsJson(const Engine& engine, double seconds, size_t ge
 
 Status Run(const Flags& flags) {
   ASSIGN_OR_RETURN(const auto prompts, Prompts(flags));
-  ASSIGN_OR_RETURN(EngineOptions options, ResolveEngineOptions(flags.engine));
+  ASSIGN_OR_RETURN(EngineOptions options, ResolveSteppingOptions(flags.engine));
   ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.engine.common.model));
   options.max_running = std::max<size_t>(prompts.size(), 1);
   options.max_batch_tokens = std::max(options.max_batch_tokens, prompts.size());

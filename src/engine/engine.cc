@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace carpool {
 namespace {
@@ -192,7 +193,18 @@ void Engine::FormBatch() {
   }
 }
 
+void Engine::ChoosePolicy() {
+  if (options_.chooser == nullptr) return;
+  const auto rows = std::count_if(running_.begin(), running_.end(),
+                                  [](const auto& s) { return !s->output.empty(); });
+  auto policy = options_.chooser->Choose(static_cast<size_t>(rows), decode_stats_);
+  if (policy.get() == &router_->policy()) return;
+  if (const Status status = SetPolicy(std::move(policy)); !status)
+    LogWarning("the chosen policy cannot be used: {}", status.error().message);
+}
+
 bool Engine::Step() {
+  ChoosePolicy();
   Admit();
   FormBatch();
   if (tokens_.empty()) return false;

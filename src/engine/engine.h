@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/policy_chooser.h"
 #include "engine/request.h"
 #include "models/model.h"
 #include "tokenizer/tokenizer.h"
@@ -17,6 +18,7 @@ struct EngineOptions {
   size_t threads = 1;
   Activations activations = Activations::kF32;
   std::shared_ptr<const PolicySpec> policy;  // null = vanilla
+  std::shared_ptr<PolicyChooser> chooser;    // null = the policy above for every step
   size_t max_running = 64;                   // sequences that decode together
   size_t max_batch_tokens = 512;             // token rows of one step
   size_t context = 0;                        // 0 = the model's own limit
@@ -76,6 +78,7 @@ class Engine {
   };
 
   Engine() = default;
+  void ChoosePolicy();
   void Admit();
   void FormBatch();
   void Deliver(Sequence& sequence, std::span<float> logits);
