@@ -35,6 +35,11 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual(first["R1"], "fail@kgG_ge_K")
         self.assertEqual(self.explain("--preset", "glm-5", "--device", "cpu")["kernel"], "biased_grouped_topk_cpu")
 
+    def test_tokens(self):
+        for tokens, variant in (("1", "small"), ("513", "large")):
+            notes = self.explain("--preset", "kimi-k2", "--tokens", tokens)["notes"]
+            self.assertTrue(any(f"its {variant} variant" in n for n in notes), notes)
+
     def test_all_is_a_full_table(self):
         out = self.explain("--all")
         self.assertIn("llama.cpp", out["profiles"])

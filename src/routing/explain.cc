@@ -1,6 +1,7 @@
 #include "routing/explain.h"
 
 #include <algorithm>
+#include <bit>
 #include <nlohmann/json.hpp>
 
 namespace carpool {
@@ -131,10 +132,28 @@ Json NumericsJson(const DispatchLog& log, const DispatchCase& c) {
   return n;
 }
 
+/// Kernels that choose a variant of themselves by row or expert count, behind the rules.
+std::string VariantNote(std::string_view kernel, const DispatchCase& c) {
+  const size_t n = c.config.num_experts;
+  if (kernel == "kimi_k2_moe_fused_gate") {
+    return fmt::format("at {} rows it runs its {} variant (small up to 512 rows)", c.tokens,
+                       c.tokens <= 512 ? "small" : "large");
+  }
+  if (kernel == "topk_softmax") {
+    const bool one_warp = std::has_single_bit(n) && n <= 256;
+    return fmt::format(
+        "with {} experts it runs its {} variant (one warp for powers of two up to 256)", n,
+        one_warp ? "one-warp" : "workspace");
+  }
+  return {};
+}
+
 std::vector<std::string> Notes(const DispatchLog& log, const DispatchCase& c) {
   std::vector<std::string> notes = log.notes;
   if (!c.config.scale_known)
     notes.emplace_back("the model's routed_scaling_factor is not published; 1 is assumed");
+  if (std::string variant = VariantNote(log.kernel, c); !variant.empty())
+    notes.push_back(std::move(variant));
   for (const ModelPreset& p : AllModelPresets()) {
     if (p.name == c.config.model)
       notes.push_back(fmt::format("preset {}: evidence {}", p.name, p.evidence));
