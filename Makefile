@@ -4,10 +4,13 @@
 PRESET ?= release
 BUILD := build/$(PRESET)
 
-.PHONY: deps build test demo bench lab format lint clean
+.PHONY: deps deps-format build test demo bench lab format lint clean
 
 deps:
 	@tools/install_deps.sh
+
+deps-format:
+	@tools/install_deps.sh clang-format
 
 build: deps
 	@cmake --preset $(PRESET) >/dev/null || cmake --preset $(PRESET)
@@ -34,7 +37,7 @@ lab: build
 format:
 	@git ls-files '*.cc' '*.h' | xargs clang-format -i
 
-lint: deps
+lint: deps-format
 	@python3 tools/check_layers.py
 	@git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
 

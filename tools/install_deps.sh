@@ -1,11 +1,12 @@
 #!/bin/sh
-# Installs the Debian packages that are missing. Needs root or sudo; otherwise says what to install.
+# Installs the Debian packages that are missing (and those named as arguments). Needs root or sudo; otherwise says what
+# to install.
 set -eu
 packages="g++ cmake ninja-build pkg-config git python3 python3-jinja2
   libhwy-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev libspdlog-dev libfmt-dev prometheus-cpp-dev
   libpcre2-dev libutf8proc-dev libboost-dev libgtest-dev libgmock-dev libbenchmark-dev valgrind"
 missing=""
-for p in $packages; do
+for p in $packages "$@"; do
   case "$(dpkg-query -W -f='${Status}' "$p" 2>/dev/null || true)" in
     *"install ok installed"*) ;;
     *) missing="$missing $p" ;;
