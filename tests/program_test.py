@@ -60,6 +60,16 @@ class Commands(unittest.TestCase):
         self.assertTrue(result.stdout.startswith(PROMPT))
         self.assertIn("tokens/s", result.stderr)
 
+    def test_trace_of_a_running_engine(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "trace.jsonl"
+            result = run("generate", "--prompt", PROMPT, "--prompt", "The captain said", "--max-tokens", "5",
+                         "--temperature", "0", "--routing", "oea:k0=3", "--trace", str(path), "--trace-level", "2")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+        self.assertGreater(len(lines), 5 * 4)
+        self.assertIn("oea:k0=3", json.dumps(lines))
+
     def test_chat_uses_the_template_and_ends_with_its_input(self):
         result = run("chat", "--temperature", "0", "--max-tokens", "12", "--json", stdin="Who are you?\n/reset\nGo on.\n")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -173,6 +183,7 @@ class BadInput(unittest.TestCase):
         self.generate(want="SGLANG_OEA_K0", env={"SGLANG_OEA_K0": "three"})
 
     def test_perplexity(self):
+        self.generate("--trace", "/no/such/folder/trace", want="/no/such/folder/trace")
         self.fails("perplexity", "--text", "/no/such/file", want="/no/such/file")
         self.fails("perplexity", "--batch", "0", want="batch")
         self.fails("perplexity", "--context", "999999", want="context")

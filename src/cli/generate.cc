@@ -9,6 +9,7 @@
 #include "cli/sampling_flags.h"
 #include "engine/complete.h"
 #include "lab/perplexity.h"
+#include "routing/trace.h"
 
 namespace carpool::cli {
 namespace {
@@ -21,6 +22,8 @@ struct Flags {
   size_t max_tokens = 64;
   bool ignore_eos = false;
   size_t context = 0;
+  std::string trace;
+  int trace_level = 1;
 };
 
 Result<std::vector<std::string>> Prompts(const Flags& flags) {
@@ -70,7 +73,12 @@ Status Run(const Flags& flags) {
   options.max_running = std::max<size_t>(prompts.size(), 1);
   options.max_batch_tokens = std::max(options.max_batch_tokens, prompts.size());
   options.context = flags.context;
+  std::unique_ptr<FileTraceSink> trace;
+  if (!flags.trace.empty()) {
+    ASSIGN_OR_RETURN(trace, FileTraceSink::Open(flags.trace));
+  }
   ASSIGN_OR_RETURN(auto engine, Engine::Load(dir, options));
+  if (trace != nullptr) engine->set_trace(trace.get(), flags.trace_level);
   std::vector<Request> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
     Request request;
@@ -94,6 +102,10 @@ Status Run(const Flags& flags) {
                      fmt::print("{}", text);
                      std::fflush(stdout);
                    }));
+  if (trace != nullptr) trace->Flush();
+  if (trace != nullptr && !trace->ok()) {
+    return MakeError(ErrorCode::kInvalidArgument, "--trace: writing '{}' failed", flags.trace);
+  }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   size_t generated = 0;
@@ -149,6 +161,13 @@ void AddGenerate(CLI::App& root) {
       ->check(CLI::Range(size_t{1}, size_t{1} << 24));
   command->add_option("--ctx-size", flags->context, "Context in tokens; default: the model's")
       ->type_name("N");
+  command->add_option("--trace", flags->trace, "Write the routing of every step (JSON lines)")
+      ->type_name("FILE");
+  command
+      ->add_option("--trace-level", flags->trace_level,
+                   "0: the configuration, 1: counters per layer and step, 2: every row")
+      ->capture_default_str()
+      ->check(CLI::Range(0, kMaxTraceLevel));
   command->add_flag("--ignore-eos", flags->ignore_eos, "Go on past the end-of-text token");
   AddSamplingFlags(*command, flags->sampling);
 }

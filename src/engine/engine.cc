@@ -82,7 +82,14 @@ Status Engine::SetPolicy(std::shared_ptr<const PolicySpec> policy) {
   const ModelConfig& config = model_->config();
   ASSIGN_OR_RETURN(router_, Router::Make(config.gate, std::move(policy), config.NumMoeLayers(),
                                          options_.max_batch_tokens));
+  router_->set_trace(trace_, trace_level_);
   return {};
+}
+
+void Engine::set_trace(TraceSink* sink, int level) {
+  trace_ = sink;
+  trace_level_ = level;
+  router_->set_trace(sink, level);
 }
 
 Result<uint64_t> Engine::Submit(Request request, TokenSink* sink) {

@@ -52,6 +52,9 @@ class Engine {
   /// Changes the policy for the steps to come. Errors leave the old one in place.
   Status SetPolicy(std::shared_ptr<const PolicySpec> policy);
   void set_observer(RoutingObserver* observer) { observer_ = observer; }
+  /// Records the routing of every following step (routing/trace.h) at `level` 0...2, across changes of policy; null
+  /// stops. The sink outlives the engine or the next call.
+  void set_trace(TraceSink* sink, int level);
 
   /// Statistics of steps with decode rows only, and of steps with any prefill row.
   const StepStats& decode_stats() const { return decode_stats_; }
@@ -98,6 +101,8 @@ class Engine {
   EngineOptions options_;
   size_t context_ = 0;
   RoutingObserver* observer_ = nullptr;
+  TraceSink* trace_ = nullptr;
+  int trace_level_ = 0;
 
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;

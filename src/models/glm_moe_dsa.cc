@@ -107,7 +107,13 @@ Result<ModelParts> BuildGlmMoeDsa(const ModelConfig& config, const Checkpoint& c
                                   ThreadPool& pool, const LoadOptions& options) {
   TensorBinder binder(checkpoint);
   ASSIGN_OR_RETURN(GlmMoeDsaWeights weights, BindGlmMoeDsa(config, binder));
-  for (const std::string& warning : binder.report().warnings) LogWarning("{}", warning);
+  const LoadReport& report = binder.report();
+  for (const std::string& warning : report.warnings) LogWarning("{}", warning);
+  LogInfo("{} tensors, {} parameters; {} tensors unused; not there: {}", report.tensors_bound,
+          report.parameters, report.unused.size(),
+          report.missing_optional.empty()
+              ? "nothing"
+              : fmt::format("{}", fmt::join(report.missing_optional, ", ")));
 
   ModelParts parts;
   parts.config = config;
