@@ -14,6 +14,7 @@ void AddAllCommands(CLI::App& root) {
   AddPlan(root);
   AddWhatif(root);
   AddBench(root);
+  AddQuantize(root);
   AddExplain(root);
   AddDemo(root);
   AddRoute(root);

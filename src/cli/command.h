@@ -43,6 +43,7 @@ void AddExplain(CLI::App& root);
 void AddAb(CLI::App& root);
 void AddRoute(CLI::App& root);
 void AddBench(CLI::App& root);
+void AddQuantize(CLI::App& root);
 void AddChat(CLI::App& root);
 void AddDemo(CLI::App& root);
 void AddGenerate(CLI::App& root);
