@@ -34,7 +34,7 @@ lab: build
 	@$(BUILD)/carpool plan --shape glm-5 | tee build/lab/plan.txt
 	@echo "report: build/lab/index.html"
 
-format:
+format: deps-format
 	@git ls-files '*.cc' '*.h' | xargs clang-format -i
 
 lint: deps-format

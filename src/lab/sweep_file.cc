@@ -194,12 +194,4 @@ Result<Calibration> LoadCalibration(const std::string& path) {
   }
 }
 
-Status WriteTextFile(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.flush();
-  if (!file) return MakeError(ErrorCode::kInvalidArgument, "{}: cannot write", path);
-  return {};
-}
-
 }  // namespace carpool

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lab/sweep.h"
+#include "weights/safetensors_writer.h"  // WriteTextFile
 
 namespace carpool {
 
@@ -37,8 +38,5 @@ struct Calibration {
 nlohmann::ordered_json CalibrationJson(const Calibration& calibration);
 /// Errors name the file and what is wrong with it.
 Result<Calibration> LoadCalibration(const std::string& path);
-
-/// Writes a whole file; errors name it.
-Status WriteTextFile(const std::string& path, const std::string& text);
 
 }  // namespace carpool
