@@ -81,8 +81,9 @@ void Judge(AbReport& r, const AbOptions& o) {
         fmt::format("No winner: the difference is inside the noise ({}).{}", interval, price);
     return;
   }
-  if (std::abs(t.value - 1.0) < o.min_effect) {
-    r.verdict = fmt::format("No winner: the difference is below {:.1f} % ({}).{}",
+  // The whole interval must lie beyond the smallest effect: one that barely misses 1 is noise too.
+  if (t.high > 1.0 - o.min_effect && t.low < 1.0 + o.min_effect) {
+    r.verdict = fmt::format("No winner: the difference may be below {:.1f} % ({}).{}",
                             100 * o.min_effect, interval, price);
     return;
   }

@@ -12,7 +12,7 @@ namespace carpool {
 struct AbOptions {
   PerplexityOptions quality;
   PaceOptions pace;
-  double min_effect = 0.01;  // a change of step time below this share is never called a win
+  double min_effect = 0.01;  // a win's whole interval is beyond this share
   uint64_t seed = 0;
 };
 
