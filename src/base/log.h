@@ -5,8 +5,11 @@
 
 namespace carpool {
 
-/// Sends everything to stderr in one short form; call once from main. `CARPOOL_LOG=debug|info|warn|error` sets the level.
+/// Sends everything to stderr in one short form; call once from main.
+/// `CARPOOL_LOG=debug|info|warn|error` sets the level.
 void InitLogging();
+/// Lets LogInfo through, unless CARPOOL_LOG says otherwise: for programs that run for long.
+void ShowInfo();
 
 template <typename... Args>
 void LogInfo(spdlog::format_string_t<Args...> format, Args&&... args) {

@@ -18,6 +18,7 @@ void AddAllCommands(CLI::App& root) {
   AddExplain(root);
   AddDemo(root);
   AddRoute(root);
+  AddServe(root);
 }
 
 }  // namespace carpool::cli

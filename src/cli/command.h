@@ -52,6 +52,7 @@ void AddPerplexity(CLI::App& root);
 void AddPlan(CLI::App& root);
 void AddSweep(CLI::App& root);
 void AddWhatif(CLI::App& root);
+void AddServe(CLI::App& root);
 
 /// Parses, runs, prints the error if there is one. Returns the exit code.
 int Main(int argc, char** argv);

@@ -14,6 +14,9 @@
 
 namespace carpool {
 
+/// Values of StepBatch::bad_layers besides layer numbers.
+inline constexpr int32_t kFinite = -1, kBadEmbedding = -2, kBadHead = -3;
+
 /// Parallel arrays, one element per token row. Rows of one sequence stand in ascending position
 /// order.
 struct StepBatch {
@@ -23,6 +26,9 @@ struct StepBatch {
   std::span<const RowInfo> rows;
   std::span<const uint8_t> wants_logits;     // rows whose logits are computed, in row order
   std::span<const PageTable* const> tables;  // with room for every position above
+  /// Empty, or [rows]: filled with where the row stopped being finite: a layer, kBadEmbedding,
+  /// kBadHead, or kFinite.
+  std::span<int32_t> bad_layers = {};
 
   size_t size() const { return tokens.size(); }
 };

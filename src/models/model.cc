@@ -1,12 +1,33 @@
 #include "models/model.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "layers/stopwatch.h"
 #include "ops/elementwise.h"
 
 namespace carpool {
+namespace {
+
+/// Integer test of the exponent bits: vectorises without fast-math.
+bool AllFinite(const float* x, size_t n) {
+  uint32_t bad = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t exponent = std::bit_cast<uint32_t>(x[i]) & 0x7F800000u;
+    bad |= static_cast<uint32_t>(exponent == 0x7F800000u);
+  }
+  return bad == 0;
+}
+
+/// Notes `where` for rows of x that are not finite and were so far.
+void NoteBadRows(MatView<const float> x, int32_t where, std::span<int32_t> bad_layers) {
+  for (size_t t = 0; t < bad_layers.size(); ++t) {
+    if (bad_layers[t] == kFinite && !AllFinite(x.Row(t), x.cols)) bad_layers[t] = where;
+  }
+}
+
+}  // namespace
 
 Model::Model(Checkpoint checkpoint, ModelParts parts)
     : checkpoint_(std::move(checkpoint)), parts_(std::move(parts)) {
@@ -45,7 +66,10 @@ void Model::Forward(const StepBatch& batch, KvCache& kv, Router& router, OpConte
                    &router, stats,    observer,
                    rope,    selected, ops.arena.Matrix<uint32_t>(rows, parts_.config.index_topk)};
 
+  std::fill(batch.bad_layers.begin(), batch.bad_layers.end(), kFinite);
+  NoteBadRows(x, kBadEmbedding, batch.bad_layers);
   const float eps = parts_.config.rms_eps;
+  int32_t index = 0;
   for (const DecoderLayer& layer : parts_.layers) {
     RmsNorm(x, layer.input_norm, eps, h);
     {
@@ -56,6 +80,7 @@ void Model::Forward(const StepBatch& batch, KvCache& kv, Router& router, OpConte
     RmsNorm(x, layer.post_attention_norm, eps, h);
     layer.mlp->Forward(h, out, step);
     AddTo(x, out);
+    NoteBadRows(x, index++, batch.bad_layers);
   }
 
   Stopwatch watch(stats.head_ns);
@@ -69,6 +94,14 @@ void Model::Forward(const StepBatch& batch, KvCache& kv, Router& router, OpConte
   const auto last = h.Rows(0, wanted);
   RmsNorm(last, parts_.final_norm, eps, last);
   MatMul(last, parts_.head, logits, ops);
+  if (batch.bad_layers.empty()) return;
+  for (size_t t = 0, row = 0; t < rows; ++t) {
+    if (batch.wants_logits[t] == 0) continue;
+    if (batch.bad_layers[t] == kFinite && !AllFinite(logits.Row(row), logits.cols)) {
+      batch.bad_layers[t] = kBadHead;
+    }
+    ++row;
+  }
 }
 
 }  // namespace carpool

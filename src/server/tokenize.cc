@@ -1,0 +1,46 @@
+// POST /tokenize: {"prompt": TEXT} (or "content") -> {"tokens", "count", "max_model_len"}.
+#include "server/endpoint.h"
+
+namespace carpool {
+namespace {
+
+using nlohmann::json;
+
+ApiResult<std::string> Parse(const std::string& text, const RequestRules& rules) {
+  auto parsed = ParseJsonObject(text);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  const json& body = std::get<json>(parsed);
+  JsonFields f(body);
+  const std::string_view field = f.Has("content") ? "content" : "prompt";
+  const std::string prompt = f.String(field, {}, SIZE_MAX);
+  const bool special = f.Bool("add_special_tokens", true);
+  const bool pieces = f.Bool("return_token_strs", false);
+  if (!f.error() && !f.Has(field)) f.Fail("prompt", "is missing; wanted a string");
+  if (f.error()) return *f.error();
+  auto encoded = EncodePrompt(rules, prompt, field, true, special);
+  if (auto* error = std::get_if<ApiError>(&encoded)) return *error;
+  const auto& ids = std::get<std::vector<int32_t>>(encoded);
+  nlohmann::ordered_json answer;
+  answer["count"] = ids.size();
+  answer["max_model_len"] = rules.loop->context();
+  answer["tokens"] = ids;
+  if (pieces) {
+    answer["token_strs"] = json::array();
+    for (int32_t id : ids) answer["token_strs"].push_back(TokenText(rules.loop->tokenizer(), id));
+  }
+  return answer.dump();
+}
+
+void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
+  ParseThen<std::string>(context, std::move(exchange), &Parse,
+                         [](ServerContext& c, std::shared_ptr<Exchange> e, std::string body) {
+                           RespondJson(c, *e, std::move(body));
+                         });
+}
+
+}  // namespace
+
+extern const Endpoint kTokenize;
+const Endpoint kTokenize{"POST", "/tokenize", true, true, &Handle};
+
+}  // namespace carpool
