@@ -4,7 +4,7 @@
 PRESET ?= release
 BUILD := build/$(PRESET)
 
-.PHONY: deps deps-format build test demo bench lab format lint clean
+.PHONY: deps deps-format build test demo bench lab format lint clean soak browser clients install deb
 
 deps:
 	@tools/install_deps.sh
@@ -35,6 +35,27 @@ lab: build
 	@echo "report: build/lab/index.html"
 
 format: deps-format
+# ten thousand requests, a fifth broken off: no stuck slot, no leaked page (SOAK_REQUESTS=N for fewer)
+soak: build
+	@CARPOOL=$(CURDIR)/$(BUILD)/carpool python3 tests/serve_soak.py
+
+# the page at / in a headless Chromium, with screenshots in build/screenshots
+browser: build
+	@CARPOOL=$(CURDIR)/$(BUILD)/carpool python3 tests/page_browser.py
+
+# clients of the server, from PyPI, for tests/clients_test.py
+clients:
+	@python3 -m venv build/clients
+	@build/clients/bin/pip install -q openai 'lm-eval[api]' transformers
+
+PREFIX ?= /usr/local
+install: build
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+deb: build
+	@cd $(BUILD) && cpack -G DEB
+
+format:
 	@git ls-files '*.cc' '*.h' | xargs clang-format -i
 
 lint: deps-format

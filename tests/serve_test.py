@@ -193,6 +193,8 @@ class Completions(unittest.TestCase):
                      "llamacpp:tokens_predicted_total", "carpool:expert_bytes_total", "carpool:oldest_waiting_seconds"):
             self.assertIn(name + label, values)
         self.assertGreater(values["vllm:generation_tokens_total" + label], 0)
+        self.assertGreater(values["carpool:measured_bandwidth_bytes_per_second" + label], 1e8)
+        self.assertGreater(values["carpool:bandwidth_utilisation" + label], 0)
         pages = self.server.pages()
         self.assertEqual((pages["leaked"], pages["running"]), (0, 0))
         self.assertEqual(pages["free"] + pages["cached"], pages["total"])

@@ -7,6 +7,7 @@ void AddBench(CLI::App& root) {
   CLI::App* bench = root.add_subcommand("bench", "Measure kernels and end-to-end speed");
   bench->require_subcommand(1);
   AddBenchDecode(*bench);
+  AddBenchServe(*bench);
   AddBenchMembw(*bench);
   AddBenchMoe(*bench);
   AddBenchRouting(*bench);

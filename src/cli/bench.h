@@ -6,6 +6,7 @@
 namespace carpool::cli {
 
 void AddBenchDecode(CLI::App& bench);
+void AddBenchServe(CLI::App& bench);
 void AddBenchMembw(CLI::App& bench);
 void AddBenchMoe(CLI::App& bench);
 void AddBenchRouting(CLI::App& bench);

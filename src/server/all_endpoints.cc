@@ -4,12 +4,12 @@
 namespace carpool {
 
 extern const Endpoint kChatCompletions, kCompletions, kDetokenize, kHealth, kMetricsEndpoint,
-    kModel, kModels, kMoeRouting, kMoeStats, kTokenize, kVersion;
+    kModel, kModels, kMoeRouting, kMoeStats, kPage, kTokenize, kVersion;
 
 std::span<const Endpoint* const> AllEndpoints() {
   static constexpr const Endpoint* kAll[] = {
-      &kChatCompletions, &kCompletions, &kDetokenize, &kHealth,   &kMetricsEndpoint, &kModel,
-      &kModels,          &kMoeRouting,  &kMoeStats,   &kTokenize, &kVersion,
+      &kChatCompletions, &kCompletions, &kDetokenize, &kHealth, &kMetricsEndpoint, &kModel,
+      &kModels,          &kMoeRouting,  &kMoeStats,   &kPage,   &kTokenize,        &kVersion,
   };
   return kAll;
 }

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "routing/policy_spec.h"
 #include "server/endpoint.h"
+#include "server/read_bandwidth.h"
 #include "server/server_context.h"
 
 namespace carpool {
@@ -60,6 +61,7 @@ class Server {
       status_ = engine.error();
       return http_->Stop();
     }
+    bandwidth_ = MeasureReadBandwidth((*engine)->pool());
     auto chat = ChatTemplate::Load(context_.options.model_dir);
     if (chat) {
       chat_template_ = std::make_unique<ChatTemplate>(std::move(*chat));
@@ -77,7 +79,7 @@ class Server {
             PolicyText(*context_.policy), context_.options.engine.threads, engine->context(),
             kv.num_pages() * kPageTokens);
     context_.metrics =
-        Metrics::Make(context_.model_name, context_.options.engine.threads, /*bandwidth=*/0.0);
+        Metrics::Make(context_.model_name, context_.options.engine.threads, bandwidth_);
     context_.chat_template = std::move(chat_template_);
     context_.no_chat_reason = no_chat_reason_;
     if (!no_chat_reason_.empty()) LogWarning("/v1/chat/completions is off: {}", no_chat_reason_);
@@ -108,6 +110,7 @@ class Server {
   Status status_;
   std::unique_ptr<ChatTemplate> chat_template_;  // of the loader, until Begin
   std::string no_chat_reason_;
+  double bandwidth_ = 0.0;  // bytes per second
 };
 
 }  // namespace

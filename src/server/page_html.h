@@ -1,0 +1,10 @@
+// The text of the page at /.
+#pragma once
+
+#include <string_view>
+
+namespace carpool {
+
+std::string_view PageHtml();
+
+}  // namespace carpool
