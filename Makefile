@@ -34,7 +34,6 @@ lab: build
 	@$(BUILD)/carpool plan --shape glm-5 | tee build/lab/plan.txt
 	@echo "report: build/lab/index.html"
 
-format: deps-format
 # ten thousand requests, a fifth broken off: no stuck slot, no leaked page (SOAK_REQUESTS=N for fewer)
 soak: build
 	@CARPOOL=$(CURDIR)/$(BUILD)/carpool python3 tests/serve_soak.py
@@ -55,7 +54,7 @@ install: build
 deb: build
 	@cd $(BUILD) && cpack -G DEB
 
-format:
+format: deps-format
 	@git ls-files '*.cc' '*.h' | xargs clang-format -i
 
 lint: deps-format
