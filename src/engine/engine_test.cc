@@ -53,6 +53,7 @@ std::vector<int32_t> Alone(int32_t first, size_t prompt, size_t max_tokens) {
 TEST(Engine, RequestsThatJoinAndLeaveGetWhatTheyGetAlone) {
   EngineOptions options;
   options.threads = 2;
+  options.max_running = 8;
   options.max_batch_tokens = 24;  // prompts are prefilled in chunks beside decoding rows
   auto engine = MakeEngine(options);
   Recorder recorder;
