@@ -11,12 +11,11 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALLOWED = {
     "base": set(),
-    "simd": {"base"},
-    "quant": {"base", "simd"},
-    "ops": {"base", "simd", "quant"},
-    "routing": {"base", "simd", "quant", "ops"},
+    "quant": {"base"},
+    "ops": {"base", "quant"},
+    "routing": {"base", "quant", "ops"},
     "weights": {"base", "quant"},
-    "layers": {"base", "simd", "quant", "ops", "routing", "weights"},
+    "layers": {"base", "quant", "ops", "routing", "weights"},
     "models": {"base", "quant", "ops", "routing", "weights", "layers"},
     "tokenizer": {"base"},
     "engine": {"base", "quant", "ops", "routing", "weights", "layers", "models", "tokenizer"},
@@ -25,8 +24,8 @@ ALLOWED = {
 }
 ALLOWED["cli"] = set(ALLOWED)
 FENCES = {
-    r"hwy/": {"simd", "quant", "ops", "routing"},
-    r"immintrin\.h|arm_neon\.h": {"simd", "quant", "ops", "routing", "base"},
+    r"hwy/": {"quant", "ops", "routing"},
+    r"immintrin\.h|arm_neon\.h": {"quant", "ops", "routing", "base"},
     r"CLI/": {"cli"},
     r"boost/": {"server", "lab"},
     r"prometheus/": {"server"},
