@@ -1,6 +1,6 @@
 # One static library per folder of src/, one test program per folder.
 #
-#   carpool_library(NAME [DEPS target...])
+#   carpool_library(NAME [LIGHT] [DEPS target...])
 #
 # builds carpool_NAME from src/NAME/*.cc and, when tests are on, NAME_test from src/NAME/*_test.cc.
 # The libraries may only name folders that stand above them in docs/ARCHITECTURE.md;
@@ -28,14 +28,20 @@ target_compile_definitions(carpool_options INTERFACE
   CARPOOL_VERSION="${PROJECT_VERSION}")
 target_link_libraries(carpool_options INTERFACE Threads::Threads)
 
+# Tests and LIGHT libraries hold no hot loop, and they are most of what is compiled.
+set(CARPOOL_LIGHT $<$<CONFIG:Release>:-O1>)
+
 function(carpool_library name)
-  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT" "" "DEPS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
   file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_test.cc)
   list(REMOVE_ITEM sources ${tests} ${CMAKE_CURRENT_SOURCE_DIR}/${name}/main.cc)
   if(sources)
     add_library(carpool_${name} STATIC ${sources})
     target_link_libraries(carpool_${name} PUBLIC carpool_options ${ARG_DEPS})
+    if(ARG_LIGHT)
+      target_compile_options(carpool_${name} PRIVATE ${CARPOOL_LIGHT})
+    endif()
   else()  # headers only, so far
     add_library(carpool_${name} INTERFACE)
     target_link_libraries(carpool_${name} INTERFACE carpool_options ${ARG_DEPS})
@@ -44,6 +50,7 @@ function(carpool_library name)
   if(CARPOOL_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE carpool_${name} GTest::gmock GTest::gtest_main)
+    target_compile_options(${name}_test PRIVATE ${CARPOOL_LIGHT})
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
       PROPERTIES LABELS unit TIMEOUT 300)
   endif()
