@@ -13,6 +13,11 @@ namespace {
 std::atomic<size_t> allocations{0};
 }  // namespace
 
+#if !defined(__clang__)
+// GCC sees malloc through an inlined new, but not through delete.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+#endif
+
 void* operator new(size_t bytes) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
