@@ -91,11 +91,8 @@ Result<std::unique_ptr<Mlp>> BuildMlp(size_t moe_layer, const GlmMoeDsaLayerWeig
   }
   const MoeWeights& m = *w.moe;
   ASSIGN_OR_RETURN(PackedMatrix router, PackedMatrix::Pack(m.router));
-  std::vector<ExpertSource> experts;
-  for (const auto& e : m.experts) experts.push_back({e.gate, e.up, e.down});
-  ExpertSource shared;
-  if (m.shared) shared = {m.shared->gate, m.shared->up, m.shared->down};
-  ASSIGN_OR_RETURN(ExpertBank bank, ExpertBank::Pack(experts, m.shared ? &shared : nullptr, pool));
+  ASSIGN_OR_RETURN(ExpertBank bank,
+                   ExpertBank::Pack(m.experts, m.shared ? &*m.shared : nullptr, pool));
   bytes_per_expert = bank.bytes_per_expert();
   return std::unique_ptr<Mlp>(
       new MoeBlock(moe_layer, std::move(router), m.correction_bias, std::move(bank)));

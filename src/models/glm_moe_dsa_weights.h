@@ -7,17 +7,14 @@
 
 #include "base/result.h"
 #include "models/model_config.h"
+#include "ops/experts.h"
 #include "quant/stored_matrix.h"
 #include "weights/tensor_binder.h"
 
 namespace carpool {
 
 /// down(silu(gate(x)) * up(x)); gate and up [width, hidden], down [hidden, width].
-struct GatedMlpWeights {
-  StoredMatrix gate;
-  StoredMatrix up;
-  StoredMatrix down;
-};
+using GatedMlpWeights = ExpertSource;
 
 /// Multi-head latent attention. H heads, n = qk_nope_dim, r = qk_rope_dim, v = v_dim.
 struct MlaWeights {
