@@ -23,10 +23,7 @@ struct Flags {
 Status Run(const Flags& flags) {
   BenchDecodeOptions bench;
   ASSIGN_OR_RETURN(bench.batches, ParseSizes("--batch", flags.batch));
-  for (const std::string& text : SplitPolicies(flags.policies)) {
-    ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));
-    bench.policies.push_back(std::move(policy));
-  }
+  ASSIGN_OR_RETURN(bench.policies, ParsePolicies(flags.policies));
   ASSIGN_OR_RETURN(EngineOptions options, ResolveEngineOptions(flags.engine));
   ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.engine.common.model));
   options.max_running = 1;

@@ -27,10 +27,7 @@ Result<BenchMoeOptions> Options(const Flags& flags) {
   ASSIGN_OR_RETURN(o.activations, ParseActivations(flags.activations));
   ASSIGN_OR_RETURN(o.batches, ParseSizes("--batch", flags.batch));
   ASSIGN_OR_RETURN(o.logits, ParseLogitGenerator(flags.logits));
-  for (const std::string& text : SplitPolicies(flags.policies)) {
-    ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));
-    o.policies.push_back(std::move(policy));
-  }
+  ASSIGN_OR_RETURN(o.policies, ParsePolicies(flags.policies));
   ASSIGN_OR_RETURN(o.threads, ResolveThreads(flags.common.threads.has_value(),
                                              flags.common.threads.value_or(0)));
   if (flags.experts != 0) o.shape.gate.num_experts = flags.experts;

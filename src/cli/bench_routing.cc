@@ -22,10 +22,7 @@ Status Run(const Flags& flags) {
   BenchRoutingOptions options = flags.options;
   options.seed = flags.common.seed;
   ASSIGN_OR_RETURN(options.batches, ParseSizes("--batch", flags.batch));
-  for (const std::string& text : SplitPolicies(flags.policies)) {
-    ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));
-    options.policies.push_back(std::move(policy));
-  }
+  ASSIGN_OR_RETURN(options.policies, ParsePolicies(flags.policies));
   ASSIGN_OR_RETURN(const auto rows, BenchRouting(options));
   if (flags.common.json) {
     nlohmann::ordered_json json;

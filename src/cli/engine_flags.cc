@@ -105,6 +105,15 @@ std::vector<std::string> SplitPolicies(const std::string& text) {
   return policies;
 }
 
+Result<std::vector<std::shared_ptr<const PolicySpec>>> ParsePolicies(const std::string& text) {
+  std::vector<std::shared_ptr<const PolicySpec>> policies;
+  for (const std::string& one : SplitPolicies(text)) {
+    ASSIGN_OR_RETURN(auto policy, ParsePolicy(one));
+    policies.push_back(std::move(policy));
+  }
+  return policies;
+}
+
 ProgressLine::ProgressLine(std::string label)
     : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) != 0) {}
 

@@ -29,6 +29,8 @@ Result<EngineOptions> ResolveSteppingOptions(const EngineFlags& flags);
 Result<std::vector<size_t>> ParseSizes(const std::string& flag, const std::string& text);
 /// Splits a list of policies at commas that start a new policy: "vanilla,oea:k0=3,p=0.9" -> two.
 std::vector<std::string> SplitPolicies(const std::string& text);
+/// Splits and parses such a list; errors as ParsePolicy.
+Result<std::vector<std::shared_ptr<const PolicySpec>>> ParsePolicies(const std::string& text);
 
 /// One line on stderr that overwrites itself; silent when stderr is no terminal.
 class ProgressLine {
