@@ -13,7 +13,9 @@ namespace carpool {
 
 inline constexpr size_t kCacheLineBytes = 64;
 
-constexpr size_t RoundUp(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+constexpr size_t RoundUp(size_t n, size_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
 constexpr size_t DivCeil(size_t n, size_t d) { return (n + d - 1) / d; }
 
 /// Owns `size()` elements of a trivial T, 64-byte aligned and zeroed. Movable, not copyable.

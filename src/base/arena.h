@@ -1,4 +1,5 @@
-// Arena: the scratch memory of one step. Bump allocation, no allocation from the heap once it has warmed up.
+// Arena: the scratch memory of one step. Bump allocation, no allocation from the heap once it has
+// warmed up.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +10,11 @@
 
 namespace carpool {
 
-/// Hands out 64-byte aligned memory that stays valid until Rewind() to an earlier mark (or Reset()).
-/// Grows by whole blocks when it must; a step that fits what earlier steps used allocates nothing.
-/// In debug builds and in tests (`set_poison`) fresh memory is filled with NaN bytes, so that an element read before
-/// it was written shows. Not thread-safe: one arena per thread that allocates.
+/// Hands out 64-byte aligned memory that stays valid until Rewind() to an earlier mark (or
+/// Reset()). Grows by whole blocks when it must; a step that fits what earlier steps used allocates
+/// nothing. In debug builds and in tests (`set_poison`) fresh memory is filled with NaN bytes, so
+/// that an element read before it was written shows. Not thread-safe: one arena per thread that
+/// allocates.
 class Arena {
  public:
   struct Mark {

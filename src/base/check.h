@@ -1,4 +1,5 @@
-// CHECKs for our own mistakes: they print both values and abort. Never for anything a user can send.
+// CHECKs for our own mistakes: they print both values and abort. Never for anything a user can
+// send.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,19 +17,19 @@ namespace carpool::internal {
 
 }  // namespace carpool::internal
 
-#define CARPOOL_CHECK(condition)                                                      \
-  do {                                                                                \
-    if (!(condition)) [[unlikely]]                                                    \
+#define CARPOOL_CHECK(condition)                                                       \
+  do {                                                                                 \
+    if (!(condition)) [[unlikely]]                                                     \
       ::carpool::internal::CheckFailed(__FILE__, __LINE__, #condition, std::string()); \
   } while (false)
 
-#define CARPOOL_CHECK_OP(a, op, b)                                                          \
-  do {                                                                                      \
-    const auto& check_a_ = (a);                                                             \
-    const auto& check_b_ = (b);                                                             \
-    if (!(check_a_ op check_b_)) [[unlikely]]                                               \
-      ::carpool::internal::CheckFailed(__FILE__, __LINE__, #a " " #op " " #b,               \
-                                       fmt::format(" ({} vs {})", check_a_, check_b_));     \
+#define CARPOOL_CHECK_OP(a, op, b)                                                      \
+  do {                                                                                  \
+    const auto& check_a_ = (a);                                                         \
+    const auto& check_b_ = (b);                                                         \
+    if (!(check_a_ op check_b_)) [[unlikely]]                                           \
+      ::carpool::internal::CheckFailed(__FILE__, __LINE__, #a " " #op " " #b,           \
+                                       fmt::format(" ({} vs {})", check_a_, check_b_)); \
   } while (false)
 
 #define CARPOOL_CHECK_EQ(a, b) CARPOOL_CHECK_OP(a, ==, b)

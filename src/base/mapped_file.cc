@@ -27,8 +27,10 @@ class Descriptor {
 
 Error OpenError(const std::string& path) {
   const int code = errno;
-  if (code == ENOENT || code == ENOTDIR) return MakeError(ErrorCode::kNotFound, "{}: no such file", path);
-  return MakeError(ErrorCode::kInvalidArgument, "{}: cannot be read: {}", path, std::strerror(code));
+  if (code == ENOENT || code == ENOTDIR)
+    return MakeError(ErrorCode::kNotFound, "{}: no such file", path);
+  return MakeError(ErrorCode::kInvalidArgument, "{}: cannot be read: {}", path,
+                   std::strerror(code));
 }
 
 }  // namespace
@@ -36,7 +38,7 @@ Error OpenError(const std::string& path) {
 Result<MappedFile> MappedFile::Open(const std::string& path) {
   Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return OpenError(path);
-  struct stat st{};
+  struct stat st {};
   if (fstat(fd.get(), &st) != 0) return OpenError(path);
   if (!S_ISREG(st.st_mode)) {
     return MakeError(ErrorCode::kInvalidArgument, "{}: wanted a regular file", path);
@@ -59,9 +61,10 @@ MappedFile::~MappedFile() {
 Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
   Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return OpenError(path);
-  struct stat st{};
+  struct stat st {};
   if (fstat(fd.get(), &st) != 0) return OpenError(path);
-  if (S_ISDIR(st.st_mode)) return MakeError(ErrorCode::kInvalidArgument, "{}: is a directory, wanted a file", path);
+  if (S_ISDIR(st.st_mode))
+    return MakeError(ErrorCode::kInvalidArgument, "{}: is a directory, wanted a file", path);
   std::string text;
   char buffer[1 << 16];
   while (true) {
@@ -70,7 +73,8 @@ Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
     if (n == 0) return text;
     text.append(buffer, static_cast<size_t>(n));
     if (text.size() > max_bytes) {
-      return MakeError(ErrorCode::kInvalidArgument, "{}: larger than the {} bytes allowed here", path, max_bytes);
+      return MakeError(ErrorCode::kInvalidArgument, "{}: larger than the {} bytes allowed here",
+                       path, max_bytes);
     }
   }
 }

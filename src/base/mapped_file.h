@@ -12,7 +12,8 @@ namespace carpool {
 
 class MappedFile {
  public:
-  /// Maps the whole file. Errors: NotFound (no such file), InvalidArgument (not a regular file, unreadable).
+  /// Maps the whole file. Errors: NotFound (no such file), InvalidArgument (not a regular file,
+  /// unreadable).
   static Result<MappedFile> Open(const std::string& path);
 
   MappedFile() = default;

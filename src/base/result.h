@@ -1,7 +1,8 @@
-// Result<T>: a value or an Error, for everything a user can get wrong (files, flags, requests, capacity).
+// Result<T>: a value or an Error, for everything a user can get wrong (files, flags, requests,
+// capacity).
 //
-// Bugs of our own abort through base/check.h instead. Member names are those of std::expected, so that the class
-// can become an alias once the oldest supported compiler has <expected>.
+// Bugs of our own abort through base/check.h instead. Member names are those of std::expected, so
+// that the class can become an alias once the oldest supported compiler has <expected>.
 #pragma once
 
 #include <fmt/format.h>
@@ -37,7 +38,8 @@ template <typename... Args>
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit on purpose
+  Result(T value)
+      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit on purpose
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
 
   bool has_value() const { return state_.index() == 0; }
@@ -80,11 +82,11 @@ using Status = Result<void>;
 #define CARPOOL_CONCAT(a, b) CARPOOL_CONCAT_INNER(a, b)
 
 /// RETURN_IF_ERROR(expr): leaves the function with the error, if there is one.
-#define RETURN_IF_ERROR(expr)                             \
-  do {                                                    \
-    if (auto status_ = (expr); !status_.has_value()) {    \
-      return std::move(status_).error();                  \
-    }                                                     \
+#define RETURN_IF_ERROR(expr)                          \
+  do {                                                 \
+    if (auto status_ = (expr); !status_.has_value()) { \
+      return std::move(status_).error();               \
+    }                                                  \
   } while (false)
 
 /// ASSIGN_OR_RETURN(auto x, expr): binds the value or leaves the function with the error.

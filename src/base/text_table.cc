@@ -11,7 +11,8 @@ namespace {
 
 /// Code points of a UTF-8 string; good enough a width for what we print.
 size_t Width(const std::string& s) {
-  return static_cast<size_t>(std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  return static_cast<size_t>(
+      std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 }  // namespace
@@ -60,7 +61,8 @@ std::string HumanBytes(double bytes) {
 
 std::string HumanCount(uint64_t n) {
   std::string digits = fmt::format("{}", n);
-  for (auto i = static_cast<ptrdiff_t>(digits.size()) - 3; i > 0; i -= 3) digits.insert(static_cast<size_t>(i), 1, ',');
+  for (auto i = static_cast<ptrdiff_t>(digits.size()) - 3; i > 0; i -= 3)
+    digits.insert(static_cast<size_t>(i), 1, ',');
   return digits;
 }
 

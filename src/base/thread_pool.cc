@@ -62,9 +62,10 @@ size_t UsableCpus() {
 Result<size_t> ResolveThreads(bool given, long long threads) {
   if (!given) return std::min(UsableCpus(), kMaxThreads);
   if (threads < 1 || threads > static_cast<long long>(kMaxThreads)) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--threads: wanted 1 to {}, got {}; leave it out to use the {} CPUs of this machine", kMaxThreads,
-                     threads, UsableCpus());
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "--threads: wanted 1 to {}, got {}; leave it out to use the {} CPUs of this machine",
+        kMaxThreads, threads, UsableCpus());
   }
   return static_cast<size_t>(threads);
 }

@@ -1,7 +1,9 @@
-// ThreadPool: fork-join over a counted set of tasks. Workers and caller spin briefly, then sleep on a futex.
+// ThreadPool: fork-join over a counted set of tasks. Workers and caller spin briefly, then sleep on
+// a futex.
 //
-// A decode step has a few hundred parallel regions of 10 to 1000 us, so the cost of a region is what matters: about
-// half a microsecond when quiet. The spin is bounded (50 us): on a shared machine an unbounded one ruins everybody.
+// A decode step has a few hundred parallel regions of 10 to 1000 us, so the cost of a region is
+// what matters: about half a microsecond when quiet. The spin is bounded (50 us): on a shared
+// machine an unbounded one ruins everybody.
 #pragma once
 
 #include <atomic>
@@ -36,9 +38,10 @@ class ThreadPool {
 
   size_t num_threads() const { return workers_.size() + 1; }
 
-  /// Calls fn(task, worker) once for every task in [0, tasks), worker in [0, num_threads()); returns when all are done.
-  /// Tasks are handed out by an atomic counter in ascending order, so order a skewed set longest first. One caller at a
-  /// time; regions do not nest. fn must not throw. No allocation.
+  /// Calls fn(task, worker) once for every task in [0, tasks), worker in [0, num_threads());
+  /// returns when all are done. Tasks are handed out by an atomic counter in ascending order, so
+  /// order a skewed set longest first. One caller at a time; regions do not nest. fn must not
+  /// throw. No allocation.
   template <typename Fn>
   void ParallelFor(size_t tasks, const Fn& fn) {
     if (tasks == 0) return;
@@ -46,7 +49,12 @@ class ThreadPool {
       for (size_t i = 0; i < tasks; ++i) fn(i, size_t{0});
       return;
     }
-    Run(tasks, [](const void* f, size_t task, size_t worker) { (*static_cast<const Fn*>(f))(task, worker); }, &fn);
+    Run(
+        tasks,
+        [](const void* f, size_t task, size_t worker) {
+          (*static_cast<const Fn*>(f))(task, worker);
+        },
+        &fn);
   }
 
   /// Parallel regions run so far.

@@ -26,7 +26,8 @@ TEST(ThreadPool, ManyShortRegionsDoNotLoseWork) {
   ThreadPool pool(3);
   std::atomic<size_t> sum{0};
   for (size_t region = 0; region < 5000; ++region) {
-    pool.ParallelFor(region % 5, [&](size_t, size_t) { sum.fetch_add(1, std::memory_order_relaxed); });
+    pool.ParallelFor(region % 5,
+                     [&](size_t, size_t) { sum.fetch_add(1, std::memory_order_relaxed); });
   }
   EXPECT_EQ(sum.load(), 5000u / 5 * (0 + 1 + 2 + 3 + 4));
 }

@@ -9,7 +9,8 @@
 
 namespace carpool {
 
-/// [rows, cols], `stride` elements between the starts of consecutive rows. Valid as long as its owner says.
+/// [rows, cols], `stride` elements between the starts of consecutive rows. Valid as long as its
+/// owner says.
 template <typename T>
 struct MatView {
   T* data = nullptr;
@@ -22,8 +23,7 @@ struct MatView {
   MatView(T* d, size_t r, size_t c, size_t s) : data(d), rows(r), cols(c), stride(s) {}
   /// A writable view is also a readable one.
   template <typename U>
-    requires std::is_same_v<const U, T>
-  MatView(const MatView<U>& o)  // NOLINT: implicit on purpose
+  requires std::is_same_v<const U, T> MatView(const MatView<U>& o)  // NOLINT: implicit on purpose
       : data(o.data), rows(o.rows), cols(o.cols), stride(o.stride) {}
 
   T* Row(size_t r) const {

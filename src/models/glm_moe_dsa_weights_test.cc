@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "carpool/source_dir.h"
 #include "models/model_summary.h"
 #include "weights/test_files.h"
-#include "carpool/source_dir.h"
 
 namespace carpool {
 namespace {

@@ -2,10 +2,11 @@
 
 namespace carpool {
 
-// Frames, both ways: a decimal length, a newline, that many bytes. Replies have a word before the length: "ok" (the
-// bytes are text), "request" (the request was no good), "template" (the template failed or refused), "limit" (a bound
-// was met; the parent throws this process away), "setup" (no jinja2) or "ready". The first frame is the setup; it is
-// answered by "ready" and then by how compiling the templates went.
+// Frames, both ways: a decimal length, a newline, that many bytes. Replies have a word before the
+// length: "ok" (the bytes are text), "request" (the request was no good), "template" (the template
+// failed or refused), "limit" (a bound was met; the parent throws this process away), "setup" (no
+// jinja2) or "ready". The first frame is the setup; it is answered by "ready" and then by how
+// compiling the templates went.
 const char* const kTemplateScript = R"PY(
 import json, resource, sys
 

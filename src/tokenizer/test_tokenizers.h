@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "carpool/source_dir.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/tokenizer.h"
-#include "carpool/source_dir.h"
 
 namespace carpool::test {
 
