@@ -1,6 +1,6 @@
 # One static library per folder of src/, one test program per folder.
 #
-#   carpool_library(NAME [LIGHT] [DEPS target...])
+#   carpool_library(NAME [LIGHT [source...]] [DEPS target...])
 #
 # builds carpool_NAME from src/NAME/*.cc and, when tests are on, NAME_test from src/NAME/*_test.cc.
 # The libraries may only name folders that stand above them in docs/ARCHITECTURE.md;
@@ -28,11 +28,30 @@ target_compile_definitions(carpool_options INTERFACE
   CARPOOL_VERSION="${PROJECT_VERSION}")
 target_link_libraries(carpool_options INTERFACE Threads::Threads)
 
-# Tests and LIGHT libraries hold no hot loop, and they are most of what is compiled.
-set(CARPOOL_LIGHT $<$<CONFIG:Release>:-O1>)
+# Most of what is compiled holds no hot loop and gets -O1: every test, and what a library marks as LIGHT
+# (all of it, or the sources named).
+# GCC's -Wmaybe-uninitialized needs more inlining than that to tell truth from false alarm.
+set(CARPOOL_LIGHT $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+
+# Headers that most light files include and that take longer to parse than those files. One precompiled set, made
+# for the first light library and shared with the others; one with CLI11 for the command line; one for the tests.
+# CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without, which suits compiler caches better.
+set(CARPOOL_COMMON_HEADERS <algorithm> <functional> <map> <memory> <string> <vector> <fmt/format.h> <nlohmann/json.hpp>)
+set(CARPOOL_CLI_HEADERS ${CARPOOL_COMMON_HEADERS} <CLI/CLI.hpp>)
+set(CARPOOL_TEST_HEADERS ${CARPOOL_COMMON_HEADERS} <gmock/gmock.h> <gtest/gtest.h>)
+
+function(carpool_precompile target set)
+  get_property(owner GLOBAL PROPERTY ${set}_OWNER)
+  if(owner)
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  else()
+    target_precompile_headers(${target} PRIVATE ${${set}})
+    set_property(GLOBAL PROPERTY ${set}_OWNER ${target})
+  endif()
+endfunction()
 
 function(carpool_library name)
-  cmake_parse_arguments(ARG "LIGHT" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LIGHT;DEPS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
   file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_test.cc)
   list(REMOVE_ITEM sources ${tests} ${CMAKE_CURRENT_SOURCE_DIR}/${name}/main.cc)
@@ -40,7 +59,15 @@ function(carpool_library name)
     add_library(carpool_${name} STATIC ${sources})
     target_link_libraries(carpool_${name} PUBLIC carpool_options ${ARG_DEPS})
     if(ARG_LIGHT)
+      list(TRANSFORM ARG_LIGHT REPLACE "(.+)" "${name}/\\1.cc" OUTPUT_VARIABLE light)
+      set_property(SOURCE ${light} APPEND PROPERTY COMPILE_OPTIONS ${CARPOOL_LIGHT})
+    elseif("LIGHT" IN_LIST ARG_KEYWORDS_MISSING_VALUES)
       target_compile_options(carpool_${name} PRIVATE ${CARPOOL_LIGHT})
+      if("CLI11::CLI11" IN_LIST ARG_DEPS)
+        carpool_precompile(carpool_${name} CARPOOL_CLI_HEADERS)
+      else()
+        carpool_precompile(carpool_${name} CARPOOL_COMMON_HEADERS)
+      endif()
     endif()
   else()  # headers only, so far
     add_library(carpool_${name} INTERFACE)
@@ -51,6 +78,7 @@ function(carpool_library name)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE carpool_${name} GTest::gmock GTest::gtest_main)
     target_compile_options(${name}_test PRIVATE ${CARPOOL_LIGHT})
+    carpool_precompile(${name}_test CARPOOL_TEST_HEADERS)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
       PROPERTIES LABELS unit TIMEOUT 300)
   endif()

@@ -108,7 +108,7 @@ TEST(QuantConfig, BadFiles) {
 TEST(QuantConfig, NoRegexCanStallTheProgram) {
   const auto c = Load("hf_quant_config.json",
                       R"({"quantization":{"quant_algo":"NVFP4","ignore":["re:(a+)+(a+)+$"]}})");
-  EXPECT_TRUE(c.SaysQuantized(std::string(60, 'a') + "b"));
+  EXPECT_TRUE(c.SaysQuantized(std::string(60, 'a').append("b")));
 }
 
 }  // namespace
