@@ -185,7 +185,7 @@ class Bad(unittest.TestCase):
                              ("n_routed_experts", 2**31), ("num_experts_per_tok", 129), ("n_group", 3),
                              ("vocab_size", 4000), ("max_position_embeddings", 0), ("index_topk", 0),
                              ("rms_norm_eps", -1), ("rope_parameters", {"rope_theta": 0, "rope_type": "default"}),
-                             ("rope_parameters", {"rope_type": "yarn", "factor": 4}), ("hidden_act", "relu"),
+                             ("rope_parameters", {"rope_type": "dynamic", "factor": 4}), ("hidden_act", "relu"),
                              ("eos_token_id", [1] * 1_000_000)):
             with self.subTest(field=field):
                 self.config(**{field: value})
@@ -200,8 +200,8 @@ class Bad(unittest.TestCase):
         self.refused("tensors cannot be loaded")
 
     def test_model_type(self):
-        self.config(model_type="llama", architectures=["LlamaForCausalLM"])
-        self.refused("'llama' is not supported; supported: glm_moe_dsa")
+        self.config(model_type="gpt2", architectures=["GPT2LMHeadModel"])
+        self.refused("'gpt2' is not supported; supported: glm_moe_dsa")
         self.config(model_type="glm5_next")
         self.refused("'glm5_next' is not supported")
 

@@ -19,20 +19,41 @@ using nlohmann::ordered_json;
 
 constexpr size_t kListedTensors = 20;
 
-size_t NumFullIndexers(const ModelConfig& c) {
-  return static_cast<size_t>(std::count(c.indexer.begin(), c.indexer.end(), IndexerKind::kFull));
-}
-
 /// Names come from files: bytes that are not UTF-8 must not stop the output.
 std::string Dump(const ordered_json& json) {
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
 }
 
+ordered_json AttentionJson(const ModelConfig& c) {
+  ordered_json out = {{"kind", c.attention == AttentionKind::kMla ? "mla" : "gqa"},
+                      {"heads", c.num_heads}};
+  if (c.attention == AttentionKind::kMla) {
+    out["q_lora_rank"] = c.mla.q_lora_rank;
+    out["kv_lora_rank"] = c.mla.kv_lora_rank;
+    out["qk_nope_dim"] = c.mla.nope_dim;
+    out["qk_rope_dim"] = c.mla.rope_dim;
+    out["v_dim"] = c.mla.v_dim;
+  } else {
+    out["kv_heads"] = c.gqa.kv_heads;
+    out["head_dim"] = c.gqa.head_dim;
+    out["rope_dim"] = c.rope.dim;
+    out["windows"] = c.gqa.window;
+  }
+  out["rope_theta"] = c.rope.theta;
+  return out;
+}
+
+ordered_json IndexerJson(const MlaConfig& m) {
+  if (m.indexer.empty()) return nullptr;
+  ordered_json schedule = ordered_json::array();
+  for (const auto kind : m.indexer)
+    schedule.push_back(kind == IndexerKind::kFull ? "full" : "shared");
+  return {
+      {"heads", m.index_heads}, {"dim", m.index_dim}, {"topk", m.index_topk}, {"layers", schedule}};
+}
+
 void PrintJson(const ModelSummary& s) {
   const ModelConfig& c = s.config;
-  ordered_json schedule = ordered_json::array();
-  for (const auto kind : c.indexer)
-    schedule.push_back(kind == IndexerKind::kFull ? "full" : "shared");
   ordered_json mlp = ordered_json::array();
   for (const auto kind : c.mlp) mlp.push_back(kind == MlpKind::kSparse ? "sparse" : "dense");
   const auto& unused = s.report.unused;
@@ -52,20 +73,8 @@ void PrintJson(const ModelSummary& s) {
       {"dense_width", c.dense_width},
       {"expert_width", c.expert_width},
       {"mlp_layers", mlp},
-      {"attention",
-       {{"kind", "mla"},
-        {"heads", c.num_heads},
-        {"q_lora_rank", c.q_lora_rank},
-        {"kv_lora_rank", c.kv_lora_rank},
-        {"qk_nope_dim", c.qk_nope_dim},
-        {"qk_rope_dim", c.qk_rope_dim},
-        {"v_dim", c.v_dim},
-        {"rope_theta", c.rope_theta}}},
-      {"indexer",
-       {{"heads", c.index_heads},
-        {"dim", c.index_dim},
-        {"topk", c.index_topk},
-        {"layers", schedule}}},
+      {"attention", AttentionJson(c)},
+      {"indexer", IndexerJson(c.mla)},
       {"vocab_size", c.vocab_size},
       {"context", c.max_position},
       {"eos_token_ids", c.eos_ids},
@@ -96,16 +105,35 @@ std::string Gate(const GateSpec& g) {
   const std::string groups =
       g.num_groups > 1 ? fmt::format(", best {} of {} groups", g.groups_kept, g.num_groups)
                        : std::string();
-  return fmt::format("sigmoid{}{}{}, weights × {}", g.has_bias ? " + correction bias" : "", groups,
+  return fmt::format("{}{}{}{}, weights × {}", Name(g.activation),
+                     g.has_bias ? " + correction bias" : "", groups,
                      g.renormalize == Renormalize::kNone ? "" : ", renormalised", g.scale);
 }
 
+std::string Attention(const ModelConfig& c) {
+  if (c.attention == AttentionKind::kMla) {
+    return fmt::format("MLA, {} heads, q rank {}, kv rank {}, keys {} + {} rope, values {}",
+                       c.num_heads, c.mla.q_lora_rank, c.mla.kv_lora_rank, c.mla.nope_dim,
+                       c.mla.rope_dim, c.mla.v_dim);
+  }
+  const auto& window = c.gqa.window;
+  const auto slides =
+      window.size() - static_cast<size_t>(std::count(window.begin(), window.end(), size_t{0}));
+  return fmt::format("GQA, {} heads × {}, {} key heads{}", c.num_heads, c.gqa.head_dim,
+                     c.gqa.kv_heads,
+                     slides == 0 ? std::string()
+                                 : fmt::format(", {} layers see the last {} tokens", slides,
+                                               *std::max_element(window.begin(), window.end())));
+}
+
 std::string Indexer(const ModelConfig& c) {
-  const size_t full = NumFullIndexers(c);
-  return fmt::format(
-      "DSA, {} heads × {}, keeps {} keys; {}", c.index_heads, c.index_dim, HumanCount(c.index_topk),
-      full == c.num_layers ? std::string("in every layer")
-                           : fmt::format("{} full layers, {} shared", full, c.num_layers - full));
+  const auto& kinds = c.mla.indexer;
+  const auto full = static_cast<size_t>(std::count(kinds.begin(), kinds.end(), IndexerKind::kFull));
+  return fmt::format("DSA, {} heads × {}, keeps {} keys; {}", c.mla.index_heads, c.mla.index_dim,
+                     HumanCount(c.mla.index_topk),
+                     full == c.num_layers
+                         ? std::string("in every layer")
+                         : fmt::format("{} full layers, {} shared", full, c.num_layers - full));
 }
 
 void PrintHuman(const std::string& dir, const ModelSummary& s) {
@@ -118,26 +146,27 @@ void PrintHuman(const std::string& dir, const ModelSummary& s) {
   line("parameters", fmt::format("{}, of which a token meets {}", HumanCount(s.report.parameters),
                                  HumanCount(s.active_parameters)));
   line("layers", Layers(c));
-  line("experts", fmt::format("{} per MoE layer, top {}, {} shared", c.gate.num_experts,
-                              c.gate.top_k, c.num_shared_experts));
-  line("gate", Gate(c.gate));
+  if (c.NumMoeLayers() > 0) {
+    line("experts", fmt::format("{} per MoE layer, top {}, {} shared", c.gate.num_experts,
+                                c.gate.top_k, c.num_shared_experts));
+    line("gate", Gate(c.gate));
+  }
   line("widths", fmt::format("hidden {}, dense MLP {}, expert {}", HumanCount(c.hidden),
                              HumanCount(c.dense_width), HumanCount(c.expert_width)));
-  line(
-      "attention",
-      fmt::format("MLA, {} heads, q rank {}, kv rank {}, keys {} + {} rope, values {}", c.num_heads,
-                  c.q_lora_rank, c.kv_lora_rank, c.qk_nope_dim, c.qk_rope_dim, c.v_dim));
-  line("indexer", Indexer(c));
+  line("attention", Attention(c));
+  if (!c.mla.indexer.empty()) line("indexer", Indexer(c));
   line("context",
-       fmt::format("{} tokens, rope theta {}", HumanCount(c.max_position), c.rope_theta));
+       fmt::format("{} tokens, rope theta {}", HumanCount(c.max_position), c.rope.theta));
   line("vocabulary",
        fmt::format("{}, ends at {}", HumanCount(c.vocab_size),
                    c.eos_ids.empty() ? std::string("no token")
                                      : fmt::format("{}", fmt::join(c.eos_ids, ", "))));
-  const size_t per_token = c.gate.top_k * c.NumMoeLayers() * s.expert_bytes;
-  line("one expert", fmt::format("{}; a token alone reads {} of experts",
-                                 HumanBytes(static_cast<double>(s.expert_bytes)),
-                                 HumanBytes(static_cast<double>(per_token))));
+  if (c.NumMoeLayers() > 0) {
+    const size_t per_token = c.gate.top_k * c.NumMoeLayers() * s.expert_bytes;
+    line("one expert", fmt::format("{}; a token alone reads {} of experts",
+                                   HumanBytes(static_cast<double>(s.expert_bytes)),
+                                   HumanBytes(static_cast<double>(per_token))));
+  }
   TextTable table({"storage", "tensors", "bytes", "share"});
   for (const auto& [storage, bytes] : s.report.tensor_bytes) {
     table.AddRow({storage, HumanCount(s.report.tensor_counts.at(storage)),

@@ -5,16 +5,6 @@
 #include "ops/elementwise.h"
 
 namespace carpool {
-namespace {
-
-void AddBias(MatView<float> x, const std::vector<float>& bias) {
-  if (bias.empty()) return;
-  for (size_t t = 0; t < x.rows; ++t) {
-    for (size_t i = 0; i < x.cols; ++i) x.Row(t)[i] += bias[i];
-  }
-}
-
-}  // namespace
 
 void MlaAttention::Forward(MatView<const float> h, MatView<float> out, StepContext& step) const {
   OpContext& ops = step.ops;
@@ -60,7 +50,7 @@ void MlaAttention::Forward(MatView<const float> h, MatView<float> out, StepConte
   auto q_latent = ops.arena.Matrix<float>(rows, shape_.heads * shape_.kv_lora_rank);
   MatMulPerHead(q, head_dim, weights_.w_uk, q_latent, ops);
   auto out_latent = ops.arena.Matrix<float>(rows, shape_.heads * shape_.kv_lora_rank);
-  Attend(q, q_latent, out_latent, step);
+  AttendRows(q, q_latent, out_latent, step);
   auto values = ops.arena.Matrix<float>(rows, shape_.heads * shape_.v_dim);
   MatMulPerHead(out_latent, shape_.kv_lora_rank, weights_.w_uv, values, ops);
   MatMul(values, weights_.o, out, ops);
@@ -80,14 +70,14 @@ void MlaAttention::WriteCache(MatView<float> kv, StepContext& step) const {
   }
 }
 
-void MlaAttention::Attend(MatView<const float> q, MatView<const float> q_latent,
-                          MatView<float> out_latent, StepContext& step) const {
+void MlaAttention::AttendRows(MatView<const float> q, MatView<const float> q_latent,
+                              MatView<float> out_latent, StepContext& step) const {
   Arena& arena = step.ops.arena;
   const StepBatch& batch = step.batch;
   const size_t width = shape_.EntryWidth();
   const size_t head_dim = shape_.nope_dim + shape_.rope_dim;
   const size_t latent = shape_.kv_lora_rank;
-  auto rows = arena.Span<LatentAttentionRow>(q.rows);
+  auto rows = arena.Span<AttentionRow>(q.rows);
   size_t num_rows = 0;
   // Rows of one sequence that see all their keys share one list of pointers: theirs are prefixes of
   // the longest.
@@ -132,8 +122,13 @@ void MlaAttention::Attend(MatView<const float> q, MatView<const float> q_latent,
     }
     rows[num_rows++] = {padded, keys, num_keys, out_latent.Row(t)};
   }
-  LatentAttention(rows.first(num_rows), shape_.heads, latent, width, shape_.softmax_scale,
-                  step.ops);
+  Attend(rows.first(num_rows),
+         {.heads = shape_.heads,
+          .heads_per_kv = shape_.heads,
+          .key_width = width,
+          .value_width = latent,
+          .scale = shape_.softmax_scale},
+         step.ops);
 }
 
 }  // namespace carpool

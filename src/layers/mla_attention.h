@@ -57,8 +57,8 @@ class MlaAttention : public Attention {
 
  private:
   void WriteCache(MatView<float> kv, StepContext& step) const;
-  void Attend(MatView<const float> q, MatView<const float> q_latent, MatView<float> out_latent,
-              StepContext& step) const;
+  void AttendRows(MatView<const float> q, MatView<const float> q_latent, MatView<float> out_latent,
+                  StepContext& step) const;
 
   size_t layer_;
   MlaShape shape_;

@@ -17,34 +17,36 @@ class Mlp {
   virtual void Forward(MatView<const float> h, MatView<float> out, StepContext& step) const = 0;
 };
 
-/// down(silu(gate(h)) * up(h)).
+/// down(silu(gate(h)) * up(h)), with biases where a family has them.
 class DenseMlp : public Mlp {
  public:
-  DenseMlp(PackedMatrix gate, PackedMatrix up, PackedMatrix down)
-      : gate_(std::move(gate)), up_(std::move(up)), down_(std::move(down)) {}
+  explicit DenseMlp(ExpertBank::Expert weights) : weights_(std::move(weights)) {}
   void Forward(MatView<const float> h, MatView<float> out, StepContext& step) const override;
 
  private:
-  PackedMatrix gate_, up_, down_;  // [width, hidden], [width, hidden], [hidden, width]
+  ExpertBank::Expert weights_;  // gate, up [width, hidden]; down [hidden, width]
+};
+
+/// What decides about the experts of a layer.
+struct PackedRouter {
+  PackedMatrix weight;                 // [experts, hidden]
+  std::vector<float> bias;             // [experts] or empty: part of the logits
+  std::vector<float> correction_bias;  // [experts] or empty: of the choice only
+  PackedMatrix shared_gate;  // [1, hidden] or empty: the shared expert counts sigmoid(gate(h))
 };
 
 /// Router logits in fp32 -> gate + policy over all rows of the step -> every distinct expert once
 /// -> weighted sum, plus the shared expert.
 class MoeBlock : public Mlp {
  public:
-  /// `router` [experts, hidden]; `bias` [experts] or empty: the correction bias, fp32.
-  MoeBlock(size_t moe_layer, PackedMatrix router, std::vector<float> bias, ExpertBank experts)
-      : moe_layer_(moe_layer),
-        router_(std::move(router)),
-        bias_(std::move(bias)),
-        experts_(std::move(experts)) {}
+  MoeBlock(size_t moe_layer, PackedRouter router, ExpertBank experts)
+      : moe_layer_(moe_layer), router_(std::move(router)), experts_(std::move(experts)) {}
   void Forward(MatView<const float> h, MatView<float> out, StepContext& step) const override;
   const ExpertBank& experts() const { return experts_; }
 
  private:
   size_t moe_layer_;
-  PackedMatrix router_;
-  std::vector<float> bias_;
+  PackedRouter router_;
   ExpertBank experts_;
 };
 

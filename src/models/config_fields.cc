@@ -88,4 +88,14 @@ std::string ConfigFields::Text(Names names, std::string fallback) {
   return fallback;
 }
 
+void ConfigFields::RequireText(Names names, std::string_view wanted) {
+  const std::string got = Text(names, std::string(wanted));
+  if (got != wanted)
+    Fail(*names.begin(), wanted, fmt::format("'{}'", Printable(got)), ErrorCode::kUnsupported);
+}
+
+ConfigFields ConfigFields::Inside(const char* field, const json& object) const {
+  return ConfigFields(object, fmt::format("{}: {}", where_, field));
+}
+
 }  // namespace carpool

@@ -29,6 +29,8 @@ class ConfigFields {
   double Number(Names names, double min, double max, std::optional<double> fallback = std::nullopt);
   bool Flag(Names names, bool fallback);
   std::string Text(Names names, std::string fallback);
+  /// Absent or `wanted`; anything else is not supported.
+  void RequireText(Names names, std::string_view wanted);
   /// The value itself, or null.
   const nlohmann::json* Find(Names names) const;
 
@@ -38,6 +40,8 @@ class ConfigFields {
   /// Fail() unless `good`.
   void Require(bool good, std::string_view field, std::string_view wanted, std::string_view got);
 
+  /// The fields of `object`, which is the value of `field`.
+  ConfigFields Inside(const char* field, const nlohmann::json& object) const;
   /// Takes over the error of an object inside this one.
   void Adopt(const ConfigFields& inner) {
     if (ok()) status_ = inner.status_;

@@ -30,13 +30,9 @@ void NoteBadRows(MatView<const float> x, int32_t where, std::span<int32_t> bad_l
 }  // namespace
 
 Model::Model(Checkpoint checkpoint, ModelParts parts)
-    : checkpoint_(std::move(checkpoint)), parts_(std::move(parts)) {
-  const size_t dim = parts_.config.qk_rope_dim;
-  for (size_t i = 0; i < dim / 2; ++i) {
-    inv_freq_.push_back(static_cast<float>(std::pow(
-        parts_.config.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim))));
-  }
-}
+    : checkpoint_(std::move(checkpoint)),
+      parts_(std::move(parts)),
+      inv_freq_(RopeFrequencies(parts_.config.rope)) {}
 
 void Model::Forward(const StepBatch& batch, KvCache& kv, Router& router, OpContext& ops,
                     StepStats& stats, RoutingObserver* observer, MatView<float> logits) const {
@@ -52,19 +48,21 @@ void Model::Forward(const StepBatch& batch, KvCache& kv, Router& router, OpConte
   auto out = ops.arena.Matrix<float>(rows, hidden);
   RopeAngles rope{ops.arena.Matrix<float>(rows, inv_freq_.size()),
                   ops.arena.Matrix<float>(rows, inv_freq_.size())};
+  const auto rope_factor = static_cast<float>(parts_.config.rope.attention_factor);
   for (size_t t = 0; t < rows; ++t) {
     DequantizeRow(parts_.embedding, static_cast<size_t>(batch.tokens[t]), x.Row(t));
     for (size_t i = 0; i < inv_freq_.size(); ++i) {
       const float angle = static_cast<float>(batch.positions[t]) * inv_freq_[i];
-      rope.cos.Row(t)[i] = std::cos(angle);
-      rope.sin.Row(t)[i] = std::sin(angle);
+      rope.cos.Row(t)[i] = std::cos(angle) * rope_factor;
+      rope.sin.Row(t)[i] = std::sin(angle) * rope_factor;
     }
   }
   auto selected = ops.arena.Span<std::span<const uint32_t>>(rows);
   std::fill(selected.begin(), selected.end(), std::span<const uint32_t>());
-  StepContext step{ops,     batch,    kv,
-                   &router, stats,    observer,
-                   rope,    selected, ops.arena.Matrix<uint32_t>(rows, parts_.config.index_topk)};
+  StepContext step{
+      ops,     batch,    kv,
+      &router, stats,    observer,
+      rope,    selected, ops.arena.Matrix<uint32_t>(rows, parts_.config.mla.index_topk)};
 
   std::fill(batch.bad_layers.begin(), batch.bad_layers.end(), kFinite);
   NoteBadRows(x, kBadEmbedding, batch.bad_layers);

@@ -27,7 +27,7 @@ struct DecoderLayer {
   std::unique_ptr<Mlp> mlp;
 };
 
-/// What an architecture's builder fills in; see models/glm_moe_dsa.cc.
+/// What models/model_builder.h makes of a checkpoint.
 struct ModelParts {
   ModelConfig config;
   StoredMatrix embedding;  // [vocab, hidden], read row by row from the checkpoint

@@ -39,7 +39,7 @@ ModelConfig Parsed(const char* patch) {
 }
 std::string Kinds(const ModelConfig& c) {
   std::string out;
-  for (auto kind : c.indexer) out += kind == IndexerKind::kFull ? 'F' : 'S';
+  for (auto kind : c.mla.indexer) out += kind == IndexerKind::kFull ? 'F' : 'S';
   return out;
 }
 
@@ -50,10 +50,10 @@ TEST(ModelConfig, ReadsEveryField) {
   EXPECT_EQ(c.NumMoeLayers(), 3u);
   EXPECT_EQ(c.mlp[0], MlpKind::kDense);
   EXPECT_EQ(Kinds(c), "FFFF");
-  EXPECT_EQ(c.v_dim, 24u);
-  EXPECT_EQ(c.rope_theta, 50000.0);
+  EXPECT_EQ(c.mla.v_dim, 24u);
+  EXPECT_EQ(c.rope.theta, 50000.0);
   EXPECT_TRUE(c.rope_interleave);
-  EXPECT_TRUE(c.index_rope_interleave);
+  EXPECT_TRUE(c.mla.index_rope_interleave);
   EXPECT_THAT(c.eos_ids, ElementsAre(3, 5));
   EXPECT_EQ(c.gate.num_experts, 16u);
   EXPECT_EQ(c.gate.top_k, 4u);
@@ -61,16 +61,16 @@ TEST(ModelConfig, ReadsEveryField) {
   EXPECT_TRUE(c.gate.has_bias);
   EXPECT_EQ(c.gate.renormalize, Renormalize::kDivideBySum);
   EXPECT_EQ(c.gate.scale, 2.5f);
-  EXPECT_EQ(c.latent_norm_eps, 1e-6f);
+  EXPECT_EQ(c.mla.latent_norm_eps, 1e-6f);
 }
 
 TEST(ModelConfig, OldAndNewWaysToSayTheSame) {
-  EXPECT_EQ(Parsed(R"({"rope_parameters": null, "rope_theta": 8e6})").rope_theta, 8e6);
+  EXPECT_EQ(Parsed(R"({"rope_parameters": null, "rope_theta": 8e6})").rope.theta, 8e6);
   EXPECT_EQ(
       Parsed(R"({"rope_parameters": null, "rope_scaling": {"type": "default"}, "rope_theta": 7})")
-          .rope_theta,
+          .rope.theta,
       7);
-  EXPECT_EQ(Parsed(R"({"rope_parameters": null})").rope_theta, 10000);
+  EXPECT_EQ(Parsed(R"({"rope_parameters": null})").rope.theta, 10000);
   EXPECT_EQ(Parsed(R"({"n_routed_experts": null, "num_local_experts": 8})").gate.num_experts, 8u);
   EXPECT_EQ(Parsed(R"({"n_routed_experts": null, "num_experts": 8})").gate.num_experts, 8u);
   EXPECT_EQ(Parsed(R"({"n_group": 0, "topk_group": 0})").gate.num_groups, 1u);
@@ -109,7 +109,7 @@ TEST(ModelConfig, LayerKinds) {
   size_t full = 0;
   for (size_t i = 0; i < 78; ++i) {
     const bool expected = i < 2 || i % 4 == 2;
-    EXPECT_EQ(glm52.indexer[i] == IndexerKind::kFull, expected) << i;
+    EXPECT_EQ(glm52.mla.indexer[i] == IndexerKind::kFull, expected) << i;
     full += expected;
   }
   EXPECT_EQ(full, 21u);
@@ -171,8 +171,11 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{R"({"rope_parameters": {"rope_theta": "x"}})", "rope_theta"},
         Bad{R"({"rope_parameters": null, "rope_theta": 0})", "rope_theta"},
         Bad{R"({"rope_parameters": {"rope_type": "yarn"}})",
-            "rope_type: wanted default, the only one glm_moe_dsa has"},
-        Bad{R"({"rope_scaling": {"type": "linear", "factor": 2}})", "got 'linear'"},
+            "rope_parameters: factor: wanted a number"},
+        Bad{R"({"rope_scaling": {"type": "dynamic", "factor": 2}})",
+            "rope_type: wanted default, linear, yarn or llama3, got 'dynamic'"},
+        Bad{R"({"rope_scaling": {"type": "llama3", "factor": 2, "high_freq_factor": 0.5}})",
+            "high_freq_factor: wanted more than low_freq_factor 1, got 0.5"},
         Bad{R"({"rope_scaling": "yarn"})", "rope_scaling: wanted an object or null"},
         Bad{R"({"qk_rope_head_dim": 7})", "qk_rope_head_dim: wanted an even number"},
         Bad{R"({"qk_rope_head_dim": 18})",
@@ -198,13 +201,13 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{R"({"eos_token_id": [1, -1]})", "eos_token_id"},
         Bad{R"({"eos_token_id": ["</s>"]})", "eos_token_id"},
         Bad{R"({"hidden_act": "gelu"})", "hidden_act: wanted silu, got 'gelu'"},
-        Bad{R"({"model_type": "llama"})",
-            "model_type 'llama' is not supported; supported: glm_moe_dsa"},
+        Bad{R"({"model_type": "gpt2"})",
+            "model_type 'gpt2' is not supported; supported: glm_moe_dsa"},
         Bad{R"({"model_type": "a\nb"})", "model_type 'a\\x0ab'"},
         Bad{R"({"model_type": "glm5_next"})", "GLM-5.3-Flash is another architecture"},
-        Bad{R"({"model_type": null})", "model_type: wanted one of glm_moe_dsa, got nothing"},
-        Bad{R"({"model_type": null, "architectures": ["LlamaForCausalLM"]})",
-            "'LlamaForCausalLM' is not supported"}));
+        Bad{R"({"model_type": null})", "model_type: wanted one of glm_moe_dsa, glm4_moe, "},
+        Bad{R"({"model_type": null, "architectures": ["GPT2LMHeadModel"]})",
+            "'GPT2LMHeadModel' is not supported"}));
 
 std::string ErrorOf(const std::string& text) {
   const auto config = ParseModelConfig(text, "config.json");

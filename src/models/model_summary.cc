@@ -2,12 +2,12 @@
 
 #include <utility>
 
-#include "models/glm_moe_dsa_weights.h"
+#include "models/model_weights.h"
 
 namespace carpool {
 namespace {
 
-size_t FirstExpertBytes(const GlmMoeDsaWeights& weights) {
+size_t FirstExpertBytes(const ModelWeights& weights) {
   for (const auto& layer : weights.layers) {
     if (!layer.moe) continue;
     const auto& e = layer.moe->experts.front();
@@ -26,7 +26,7 @@ Result<ModelSummary> SummarizeModel(const std::string& dir) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::OpenDirectory(dir));
   s.num_files = checkpoint.num_files();
   TensorBinder binder(checkpoint, std::move(quant));
-  ASSIGN_OR_RETURN(const GlmMoeDsaWeights weights, BindGlmMoeDsa(s.config, binder));
+  ASSIGN_OR_RETURN(const ModelWeights weights, BindModel(s.config, binder));
   s.report = binder.report();
   for (const auto& [storage, bytes] : s.report.tensor_bytes) s.total_bytes += bytes;
   const auto& c = s.config;

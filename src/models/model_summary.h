@@ -23,7 +23,7 @@ struct ModelSummary {
 };
 
 /// Opens, checks and binds everything in `dir`. Errors as in LoadModelConfig, Checkpoint and
-/// BindGlmMoeDsa.
+/// BindModel.
 Result<ModelSummary> SummarizeModel(const std::string& dir);
 
 }  // namespace carpool

@@ -24,15 +24,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::CappedTag<float, 16>;
 using V = hn::Vec<D>;
 
-/// scores[h * score_stride + t] = scale * q[h]·keys[t] for kHeads heads. Two accumulators per head
-/// hide the latency.
+/// scores[h * score_stride + t] = scale * q[h]·keys[t] for kHeads heads, keys `offset` floats into
+/// their entries. Two accumulators per head hide the latency.
 template <size_t kHeads>
-HWY_INLINE void Scores(const float* HWY_RESTRICT q, const float* const* keys, size_t num_keys,
-                       size_t width, float scale, float* HWY_RESTRICT scores, size_t score_stride) {
+HWY_INLINE void Scores(const float* HWY_RESTRICT q, const float* const* keys, size_t offset,
+                       size_t num_keys, size_t width, float scale, float* HWY_RESTRICT scores,
+                       size_t score_stride) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   for (size_t t = 0; t < num_keys; ++t) {
-    const float* HWY_RESTRICT key = keys[t];
+    const float* HWY_RESTRICT key = keys[t] + offset;
     V even[kHeads], odd[kHeads];
     for (size_t h = 0; h < kHeads; ++h) even[h] = odd[h] = hn::Zero(d);
     size_t i = 0;
@@ -56,15 +57,16 @@ HWY_INLINE void Scores(const float* HWY_RESTRICT q, const float* const* keys, si
   }
 }
 
-/// Turns n scores into exp(score - max), in place, and returns 1 / their sum. `scores` has room for
-/// whole vectors.
-HWY_INLINE float ExpScores(float* HWY_RESTRICT scores, size_t n) {
+/// Turns n scores into exp(score - max), in place, and returns 1 / their sum. `sink` (null: none)
+/// is one more score of the maximum and the sum. `scores` has room for whole vectors.
+HWY_INLINE float ExpScores(float* HWY_RESTRICT scores, size_t n, const float* sink) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   for (size_t t = n; t % lanes != 0; ++t) scores[t] = -std::numeric_limits<float>::infinity();
   V max = hn::LoadU(d, scores);
   for (size_t t = lanes; t < n; t += lanes) max = hn::Max(max, hn::LoadU(d, scores + t));
   max = hn::MaxOfLanes(d, max);
+  if (sink != nullptr) max = hn::Max(max, hn::Set(d, *sink));
   V sum = hn::Zero(d);
   for (size_t t = 0; t < n; t += lanes) {
     const V x = hn::Sub(hn::LoadU(d, scores + t), max);
@@ -72,14 +74,16 @@ HWY_INLINE float ExpScores(float* HWY_RESTRICT scores, size_t n) {
     hn::StoreU(p, d, scores + t);
     sum = hn::Add(sum, p);
   }
-  return 1.0f / hn::GetLane(hn::SumOfLanes(d, sum));
+  float total = hn::GetLane(hn::SumOfLanes(d, sum));
+  if (sink != nullptr) total += hn::GetLane(hn::Exp(d, hn::Sub(hn::Set(d, *sink), max)));
+  return 1.0f / total;
 }
 
-/// acc[h * acc_stride + i] = sum_t p[h][t] * keys[t][i] * inv[h], i < width (a multiple of
+/// acc[h * acc_stride + i] = sum_t p[h][t] * keys[t][offset + i] * inv[h], i < width (a multiple of
 /// kAttentionPad).
 template <size_t kHeads>
 HWY_INLINE void WeightedSum(const float* HWY_RESTRICT p, size_t p_stride, const float* const* keys,
-                            size_t num_keys, size_t width, const float* inv,
+                            size_t offset, size_t num_keys, size_t width, const float* inv,
                             float* HWY_RESTRICT acc, size_t acc_stride) {
   const D d;
   const size_t lanes = hn::Lanes(d);
@@ -87,7 +91,7 @@ HWY_INLINE void WeightedSum(const float* HWY_RESTRICT p, size_t p_stride, const 
     V sum[kHeads];
     for (size_t h = 0; h < kHeads; ++h) sum[h] = hn::Zero(d);
     for (size_t t = 0; t < num_keys; ++t) {
-      const V k = hn::LoadU(d, keys[t] + i);
+      const V k = hn::LoadU(d, keys[t] + offset + i);
       for (size_t h = 0; h < kHeads; ++h)
         sum[h] = hn::MulAdd(hn::Set(d, p[h * p_stride + t]), k, sum[h]);
     }
@@ -96,29 +100,34 @@ HWY_INLINE void WeightedSum(const float* HWY_RESTRICT p, size_t p_stride, const 
   }
 }
 
+/// Heads [first, first + kHeads), which share a key head.
 template <size_t kHeads>
-void Heads(const LatentAttentionRow& row, size_t first_head, size_t latent, size_t width,
-           float scale, float* scores, size_t score_stride, float* acc) {
-  const float* q = row.q + first_head * width;
-  const size_t acc_width = RoundUp(latent, kAttentionPad);
+void Heads(const AttentionRow& row, const AttentionHeads& a, size_t first, float* scores,
+           size_t score_stride, float* acc) {
+  const size_t key = first / a.heads_per_kv * a.kv_stride;
+  const size_t acc_width = RoundUp(a.value_width, kAttentionPad);
   float inv[kHeads];
-  Scores<kHeads>(q, row.keys, row.num_keys, width, scale, scores, score_stride);
-  for (size_t h = 0; h < kHeads; ++h) inv[h] = ExpScores(scores + h * score_stride, row.num_keys);
-  WeightedSum<kHeads>(scores, score_stride, row.keys, row.num_keys, acc_width, inv, acc, acc_width);
+  Scores<kHeads>(row.q + first * a.key_width, row.keys, key, row.num_keys, a.key_width, a.scale,
+                 scores, score_stride);
   for (size_t h = 0; h < kHeads; ++h) {
-    std::copy(acc + h * acc_width, acc + h * acc_width + latent,
-              row.out + (first_head + h) * latent);
+    inv[h] = ExpScores(scores + h * score_stride, row.num_keys,
+                       a.sinks == nullptr ? nullptr : a.sinks + first + h);
+  }
+  WeightedSum<kHeads>(scores, score_stride, row.keys, key + a.value_offset, row.num_keys, acc_width,
+                      inv, acc, acc_width);
+  for (size_t h = 0; h < kHeads; ++h) {
+    std::copy(acc + h * acc_width, acc + h * acc_width + a.value_width,
+              row.out + (first + h) * a.value_width);
   }
 }
 
-void HeadBlock(const LatentAttentionRow& row, size_t first_head, size_t num_heads, size_t latent,
-               size_t width, float scale, float* scores, size_t score_stride, float* acc) {
+void HeadBlock(const AttentionRow& row, const AttentionHeads& a, size_t first, size_t count,
+               float* scores, size_t score_stride, float* acc) {
   // A head's arithmetic is the same in every block size, so the block may depend on what is left.
-  if (num_heads == 4)
-    return Heads<4>(row, first_head, latent, width, scale, scores, score_stride, acc);
-  for (size_t h = 0; h < num_heads; ++h) {
-    Heads<1>(row, first_head + h, latent, width, scale, scores, score_stride, acc);
-  }
+  const size_t end = first + count;
+  if (count == 4) return Heads<4>(row, a, first, scores, score_stride, acc);
+  for (; first + 2 <= end; first += 2) Heads<2>(row, a, first, scores, score_stride, acc);
+  if (first < end) Heads<1>(row, a, first, scores, score_stride, acc);
 }
 
 void IndexScoresGroup(const float* HWY_RESTRICT q, const float* HWY_RESTRICT w, size_t heads,
@@ -164,10 +173,10 @@ namespace carpool {
 HWY_EXPORT(HeadBlock);
 HWY_EXPORT(IndexScoresGroup);
 
-void LatentAttention(std::span<const LatentAttentionRow> rows, size_t heads, size_t latent,
-                     size_t entry_width, float scale, OpContext& context) {
+void Attend(std::span<const AttentionRow> rows, const AttentionHeads& a, OpContext& context) {
   constexpr size_t kBlock = 4;
-  CARPOOL_CHECK_EQ(entry_width % kAttentionPad, size_t{0});
+  CARPOOL_CHECK_EQ(a.key_width % kAttentionPad, size_t{0});
+  CARPOOL_CHECK_EQ(a.heads % a.heads_per_kv, size_t{0});
   size_t max_keys = 0, keys = 0;
   for (const auto& row : rows) {
     max_keys = std::max(max_keys, row.num_keys);
@@ -175,18 +184,21 @@ void LatentAttention(std::span<const LatentAttentionRow> rows, size_t heads, siz
   }
   ArenaScope scope(context.arena);
   const size_t score_stride = RoundUp(max_keys, kAttentionPad);
-  const size_t acc_width = RoundUp(latent, kAttentionPad);
+  const size_t acc_width = RoundUp(a.value_width, kAttentionPad);
   const size_t per_worker = kBlock * (score_stride + acc_width);
   auto scratch = context.arena.Matrix<float>(context.pool.num_threads(), per_worker);
-  const size_t blocks = DivCeil(heads, kBlock);
+  // A block's heads share a key head.
+  const size_t per_kv = DivCeil(a.heads_per_kv, kBlock);
+  const size_t blocks = a.heads / a.heads_per_kv * per_kv;
   const auto head_block = HWY_DYNAMIC_DISPATCH(HeadBlock);
   // Keys are read twice (scores, sums) by every block of heads.
-  const bool fork = WorthForking(2 * blocks * keys * entry_width * sizeof(float), 1);
+  const bool fork = WorthForking(2 * blocks * keys * a.key_width * sizeof(float), 1);
   RunTasks(context.pool, rows.size() * blocks, fork, [&](size_t task, size_t worker) {
-    const size_t first = task % blocks * kBlock;
+    const size_t block = task % blocks, within = block % per_kv * kBlock;
+    const size_t first = block / per_kv * a.heads_per_kv + within;
     float* scores = scratch.Row(worker);
-    head_block(rows[task / blocks], first, std::min(kBlock, heads - first), latent, entry_width,
-               scale, scores, score_stride, scores + kBlock * score_stride);
+    head_block(rows[task / blocks], a, first, std::min(kBlock, a.heads_per_kv - within), scores,
+               score_stride, scores + kBlock * score_stride);
   });
 }
 

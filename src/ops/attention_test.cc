@@ -72,7 +72,7 @@ TEST(Elementwise, RopeVectors) {
   for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(half[i], want_half[i], 2e-6);
 }
 
-TEST(LatentAttention, MatchesItsTwinForEveryKeyCountAndShape) {
+TEST(Attend, LatentMatchesItsTwinForEveryKeyCountAndShape) {
   struct Shape {
     size_t heads, latent, rope;
   };
@@ -92,16 +92,22 @@ TEST(LatentAttention, MatchesItsTwinForEveryKeyCountAndShape) {
       for (size_t t = 0; t < n; ++t) pointers.push_back(keys.data() + t * width);
       std::vector<float> out(2 * s.heads * s.latent, NAN);
       // Two rows: one sees all keys, the other only the first.
-      const LatentAttentionRow rows[] = {
+      const AttentionRow rows[] = {
           {q.data(), pointers.data(), n, out.data()},
           {q.data() + s.heads * width, pointers.data(), 1, out.data() + s.heads * s.latent}};
       const float scale = 1.0f / std::sqrt(static_cast<float>(s.latent + s.rope));
-      LatentAttention(rows, s.heads, s.latent, width, scale, context);
+      Attend(rows,
+             {.heads = s.heads,
+              .heads_per_kv = s.heads,
+              .key_width = width,
+              .value_width = s.latent,
+              .scale = scale},
+             context);
       for (size_t r = 0; r < 2; ++r) {
         for (size_t h = 0; h < s.heads; ++h) {
           const std::span<const float* const> seen(pointers.data(), rows[r].num_keys);
-          const auto want =
-              reference::LatentAttention({rows[r].q + h * width, width}, seen, s.latent, scale);
+          const auto want = reference::Attend({rows[r].q + h * width, width}, seen, seen, s.latent,
+                                              scale, -INFINITY);
           for (size_t i = 0; i < s.latent; ++i)
             ASSERT_NEAR(rows[r].out[h * s.latent + i], want[i], 2e-5) << n;
         }
@@ -110,14 +116,52 @@ TEST(LatentAttention, MatchesItsTwinForEveryKeyCountAndShape) {
   }
 }
 
-TEST(LatentAttention, HugeScoresDoNotOverflow) {
+TEST(Attend, GroupedHeadsAndSinksMatchTheirTwin) {
+  ThreadPool pool(2);
+  Arena arena;
+  arena.set_poison(true);
+  OpContext context{pool, arena};
+  constexpr size_t kWidth = 32;
+  for (const size_t kv_heads : {1, 2, 3}) {
+    for (const size_t per_kv : {1, 2, 3, 4, 5, 7, 8, 12}) {
+      const size_t heads = kv_heads * per_kv, n = 37, entry = kv_heads * 2 * kWidth;
+      const auto cache = Random(n * entry, 31), q = Random(heads * kWidth, 32),
+                 sinks = Random(heads, 33, 3.0f);
+      std::vector<const float*> pointers;
+      for (size_t t = 0; t < n; ++t) pointers.push_back(cache.data() + t * entry);
+      for (const bool sink : {false, true}) {
+        std::vector<float> out(heads * kWidth, NAN);
+        const AttentionRow row{q.data(), pointers.data(), n, out.data()};
+        Attend({&row, 1},
+               {heads, per_kv, kWidth, kWidth, 2 * kWidth, kWidth, 0.3f,
+                sink ? sinks.data() : nullptr},
+               context);
+        for (size_t h = 0; h < heads; ++h) {
+          std::vector<const float*> keys, values;
+          for (const float* p : pointers) {
+            keys.push_back(p + h / per_kv * 2 * kWidth);
+            values.push_back(keys.back() + kWidth);
+          }
+          const auto want = reference::Attend({q.data() + h * kWidth, kWidth}, keys, values, kWidth,
+                                              0.3f, sink ? sinks[h] : -INFINITY);
+          for (size_t i = 0; i < kWidth; ++i)
+            ASSERT_NEAR(out[h * kWidth + i], want[i], 2e-5) << kv_heads << " " << per_kv;
+        }
+      }
+    }
+  }
+}
+
+TEST(Attend, HugeScoresDoNotOverflow) {
   ThreadPool pool(1);
   Arena arena;
   OpContext context{pool, arena};
   std::vector<float> key_a(16, 100.0f), key_b(16, -100.0f), q(16, 100.0f), out(8, NAN);
   const float* keys[] = {key_b.data(), key_a.data()};
-  const LatentAttentionRow row{q.data(), keys, 2, out.data()};
-  LatentAttention({&row, 1}, 1, 8, 16, 1.0f, context);
+  const AttentionRow row{q.data(), keys, 2, out.data()};
+  Attend({&row, 1},
+         {.heads = 1, .heads_per_kv = 1, .key_width = 16, .value_width = 8, .scale = 1.0f},
+         context);
   for (float v : out) EXPECT_EQ(v, 100.0f);
 }
 

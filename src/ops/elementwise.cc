@@ -1,5 +1,6 @@
 #include "ops/elementwise.h"
 
+#include <algorithm>
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
@@ -56,29 +57,44 @@ void LayerNormRow(const float* x, const float* w, const float* b, size_t n, floa
   for (size_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * w[i] + b[i];
 }
 
-void SiluMulRow(float* HWY_RESTRICT gate, const float* HWY_RESTRICT up, size_t n) {
+/// gate[i] = unit(gate[i], up[i]). The tail goes through the same vector code, so that a column's
+/// value does not depend on the width.
+template <typename Unit>
+HWY_INLINE void GluRow(float* HWY_RESTRICT gate, const float* HWY_RESTRICT up, size_t n,
+                       const Unit& unit) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  const auto one = hn::Set(d, 1.0f);
   size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const auto g = hn::LoadU(d, gate + i);
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreU(unit(hn::LoadU(d, gate + i), hn::LoadU(d, up + i)), d, gate + i);
+  if (i == n) return;
+  HWY_ALIGN float g_tail[16] = {};
+  HWY_ALIGN float u_tail[16] = {};
+  std::copy(gate + i, gate + n, g_tail);
+  std::copy(up + i, up + n, u_tail);
+  hn::Store(unit(hn::Load(d, g_tail), hn::Load(d, u_tail)), d, g_tail);
+  std::copy(g_tail, g_tail + (n - i), gate + i);
+}
+
+void SiluMulRow(float* gate, const float* up, size_t n) {
+  const D d;
+  const auto one = hn::Set(d, 1.0f);
+  GluRow(gate, up, n, [&](auto g, auto u) HWY_ATTR {
     const auto sigmoid = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(g))));
-    hn::StoreU(hn::Mul(hn::Mul(g, sigmoid), hn::LoadU(d, up + i)), d, gate + i);
-  }
-  if (i < n) {  // the tail through the same vector code, so that a column's value does not depend
-                // on the width
-    HWY_ALIGN float g_tail[16] = {};
-    HWY_ALIGN float u_tail[16] = {};
-    for (size_t j = i; j < n; ++j) {
-      g_tail[j - i] = gate[j];
-      u_tail[j - i] = up[j];
-    }
-    const auto g = hn::Load(d, g_tail);
-    const auto sigmoid = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(g))));
-    hn::Store(hn::Mul(hn::Mul(g, sigmoid), hn::Load(d, u_tail)), d, g_tail);
-    for (size_t j = i; j < n; ++j) gate[j] = g_tail[j - i];
-  }
+    return hn::Mul(hn::Mul(g, sigmoid), u);
+  });
+}
+
+void ClampedSwigluRow(float* gate, const float* up, size_t n, float alpha, float limit) {
+  const D d;
+  const auto one = hn::Set(d, 1.0f), high = hn::Set(d, limit), low = hn::Set(d, -limit),
+             slope = hn::Set(d, -alpha);
+  GluRow(gate, up, n, [&](auto g, auto u) HWY_ATTR {
+    g = hn::Min(g, high);
+    u = hn::Max(hn::Min(u, high), low);
+    const auto sigmoid = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Mul(slope, g))));
+    return hn::Mul(hn::Mul(hn::Add(u, one), g), sigmoid);
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -91,6 +107,7 @@ namespace carpool {
 HWY_EXPORT(RmsNormRow);
 HWY_EXPORT(LayerNormRow);
 HWY_EXPORT(SiluMulRow);
+HWY_EXPORT(ClampedSwigluRow);
 
 void RmsNorm(MatView<const float> x, std::span<const float> w, float eps, MatView<float> y) {
   const auto row = HWY_DYNAMIC_DISPATCH(RmsNormRow);
@@ -106,6 +123,24 @@ void LayerNorm(MatView<const float> x, std::span<const float> w, std::span<const
 void SiluMul(MatView<float> gate, MatView<const float> up) {
   const auto row = HWY_DYNAMIC_DISPATCH(SiluMulRow);
   for (size_t t = 0; t < gate.rows; ++t) row(gate.Row(t), up.Row(t), gate.cols);
+}
+
+void ClampedSwigluMul(MatView<float> gate, MatView<const float> up, float alpha, float limit) {
+  const auto row = HWY_DYNAMIC_DISPATCH(ClampedSwigluRow);
+  for (size_t t = 0; t < gate.rows; ++t) row(gate.Row(t), up.Row(t), gate.cols, alpha, limit);
+}
+
+void AddBias(MatView<float> x, std::span<const float> bias) {
+  if (bias.empty()) return;
+  for (size_t t = 0; t < x.rows; ++t) {
+    for (size_t i = 0; i < x.cols; ++i) x.Row(t)[i] += bias[i];
+  }
+}
+
+void Clamp(MatView<float> x, float limit) {
+  for (size_t t = 0; t < x.rows; ++t) {
+    for (size_t i = 0; i < x.cols; ++i) x.Row(t)[i] = std::clamp(x.Row(t)[i], -limit, limit);
+  }
 }
 
 void AddTo(MatView<float> x, MatView<const float> y) {

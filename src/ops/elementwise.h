@@ -20,6 +20,17 @@ void LayerNorm(MatView<const float> x, std::span<const float> w, std::span<const
 /// gate = silu(gate) * up, silu(z) = z * sigmoid(z). Same shape.
 void SiluMul(MatView<float> gate, MatView<const float> up);
 
+/// gate = (up' + 1) * gate' * sigmoid(alpha * gate') with gate' = min(gate, limit) and up' clamped
+/// to
+/// +-limit: the gated unit of gpt-oss. Same shape.
+void ClampedSwigluMul(MatView<float> gate, MatView<const float> up, float alpha, float limit);
+
+/// x[t,:] += bias; nothing when `bias` is empty.
+void AddBias(MatView<float> x, std::span<const float> bias);
+
+/// x clamped to +-limit.
+void Clamp(MatView<float> x, float limit);
+
 /// x += y. Same shape.
 void AddTo(MatView<float> x, MatView<const float> y);
 

@@ -50,12 +50,23 @@ size_t SlabBytes(const StoredMatrix& m, std::optional<WeightFormat> format) {
   return RoundUp(PackedMatrix::PackedBytes(m, format), kCacheLineBytes);
 }
 
+void CopyBiases(const ExpertSource& from, ExpertBank::Expert& to) {
+  const auto pad = [](std::vector<float> bias) {
+    bias.resize(RoundUp(bias.size(), kPanelRows), 0.0f);
+    return bias;
+  };
+  to.gate_bias = pad(from.gate_bias);
+  to.up_bias = pad(from.up_bias);
+  to.down_bias = pad(from.down_bias);
+}
+
 }  // namespace
 
 Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
                                     const ExpertSource* shared, ThreadPool& pool,
-                                    std::optional<WeightFormat> format) {
+                                    std::optional<WeightFormat> format, const Glu& glu) {
   ExpertBank bank;
+  bank.glu_ = glu;
   if (!experts.empty()) {
     const ExpertSource& first = experts[0];
     bank.width_ = first.gate.rows;
@@ -78,6 +89,7 @@ Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
       ASSIGN_OR_RETURN(out.up, PackedMatrix::PackInto(experts[e].up, memory + gate_bytes, format));
       ASSIGN_OR_RETURN(out.down, PackedMatrix::PackInto(experts[e].down,
                                                         memory + gate_bytes + up_bytes, format));
+      CopyBiases(experts[e], out);
       return {};
     };
     pool.ParallelFor(experts.size(), [&](size_t e, size_t) { statuses[e] = pack(e); });
@@ -92,6 +104,7 @@ Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
     ASSIGN_OR_RETURN(bank.shared_.gate, pack_shared(shared->gate));
     ASSIGN_OR_RETURN(bank.shared_.up, pack_shared(shared->up));
     ASSIGN_OR_RETURN(bank.shared_.down, pack_shared(shared->down));
+    CopyBiases(*shared, bank.shared_);
     bank.has_shared_ = true;
     if (experts.empty()) bank.hidden_ = shared->gate.cols;
   }

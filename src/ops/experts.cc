@@ -8,6 +8,7 @@
 #include "base/aligned.h"
 #include "base/check.h"
 #include "ops/activation_rows.h"
+#include "ops/elementwise.h"
 
 namespace carpool {
 namespace {
@@ -48,10 +49,16 @@ void Call(const PackedMatrix& w, size_t panel, size_t count, const Rows& rows, s
   (q8 ? kernels.q8[format] : kernels.f32[format])(call);
 }
 
-/// Columns [32 * unit, +32) of silu(gate x) * up x for all rows of one expert, left where down will
+/// Columns [column, column + x.cols) of a bias, if there is one.
+void AddBiasPart(MatView<float> x, const std::vector<float>& bias, size_t column) {
+  if (!bias.empty()) AddBias(x, {bias.data() + column, x.cols});
+}
+
+/// Columns [32 * unit, +32) of glu(gate x, up x) for all rows of one expert, left where down will
 /// read them.
-void GateUpTile(const Ride& ride, size_t unit, const OpContext& context) {
-  const auto& [gate, up, down] = *ride.expert;
+void GateUpTile(const Ride& ride, size_t unit, const Glu& glu, const OpContext& context) {
+  const ExpertBank::Expert& expert = *ride.expert;
+  const PackedMatrix &gate = expert.gate, &up = expert.up, &down = expert.down;
   const KernelSet& kernels = context.kernels;
   const size_t panel = unit * kUnitPanels,
                panels = std::min(kUnitPanels, gate.num_panels() - panel);
@@ -63,9 +70,14 @@ void GateUpTile(const Ride& ride, size_t unit, const OpContext& context) {
          up_panels, kernels);
     Call(up, panel, panels, ride.in, first, n, up.UsesQ8(context.activations), u, kUnit, nullptr,
          kernels);
+    const MatView<float> gates(g, n, panels * kPanelRows, kUnit);
+    const MatView<float> ups(u, n, panels * kPanelRows, kUnit);
+    AddBiasPart(gates, expert.gate_bias, unit * kUnit);
+    AddBiasPart(ups, expert.up_bias, unit * kUnit);
+    if (glu.clamped) ClampedSwigluMul(gates, ups, glu.alpha, glu.limit);
     for (size_t r = 0; r < n; ++r) {
       float* row = g + r * kUnit;
-      kernels.swiglu(row, u + r * kUnit, panels * kPanelRows, row);
+      if (!glu.clamped) kernels.swiglu(row, u + r * kUnit, panels * kPanelRows, row);
       std::fill(row + panels * kPanelRows, row + kUnit, 0.0f);
       if (down.UsesQ8(context.activations)) {
         kernels.quantize(row, kUnit, const_cast<Q8Block*>(ride.mid.q8[first + r]) + unit);
@@ -96,8 +108,13 @@ Rows NewMidRows(const PackedMatrix& down, size_t rows, OpContext& context) {
 class ExpertRun {
  public:
   ExpertRun(const ExpertBank& bank, MatView<const float> x, const ExpertPlan& plan,
-            MatView<float> y, OpContext& context)
-      : bank_(bank), x_(x), plan_(plan), y_(y), context_(context) {}
+            MatView<float> y, OpContext& context, std::span<const float> shared_weights)
+      : bank_(bank),
+        x_(x),
+        plan_(plan),
+        y_(y),
+        context_(context),
+        shared_weights_(shared_weights) {}
 
   void Run() {
     PrepareRides();
@@ -167,7 +184,7 @@ class ExpertRun {
     RunTasks(context_.pool, tiles, WorthForking(work_bytes, 1), [&](size_t task, size_t) {
       const auto i =
           static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), task) - ends.begin());
-      GateUpTile(rides_[order[i]], task - (i == 0 ? 0 : ends[i - 1]), context_);
+      GateUpTile(rides_[order[i]], task - (i == 0 ? 0 : ends[i - 1]), bank_.glu(), context_);
     });
   }
 
@@ -192,11 +209,16 @@ class ExpertRun {
     size_t most_slots = 0;
     for (size_t r = 0; r < y_.rows; ++r)
       most_slots = std::max<size_t>(most_slots, plan_.row_offsets[r + 1] - plan_.row_offsets[r]);
-    weights_ = context_.arena.Span<float>(slots).data();
-    for (size_t i = 0; i < slots; ++i) weights_[i] = plan_.weight_of_slot[plan_.slot_of[i]];
+    // A row's weights, with one place behind them for a weighted shared expert's.
+    weights_ = context_.arena.Span<float>(slots + y_.rows).data();
+    for (size_t r = 0; r < y_.rows; ++r) {
+      for (size_t i = plan_.row_offsets[r]; i < plan_.row_offsets[r + 1]; ++i)
+        weights_[i + r] = plan_.weight_of_slot[plan_.slot_of[i]];
+      if (!shared_weights_.empty()) weights_[plan_.row_offsets[r + 1] + r] = shared_weights_[r];
+    }
     auto scratch = context_.arena.Matrix<float>(threads * (scratch_rows + 1),
                                                 width);  // one row more: a row's tail
-    auto terms = context_.arena.Matrix<const float*>(threads, most_slots);
+    auto terms = context_.arena.Matrix<const float*>(threads, most_slots + 1);
     RunTasks(context_.pool, DivCeil(panels, per_tile), WorthForking(work_bytes, 1),
              [&](size_t task, size_t worker) {
                const auto mine = scratch.Rows(worker * (scratch_rows + 1), scratch_rows + 1);
@@ -217,17 +239,25 @@ class ExpertRun {
       }
       Call(down, first, count, rides_[a].mid, 0, rides_[a].rows, down.UsesQ8(context_.activations),
            scratch.Row(rides_[a].first_slot), scratch.stride, next, context_.kernels);
+      const auto outputs = scratch.Rows(rides_[a].first_slot, rides_[a].rows);
+      AddBiasPart({outputs.data, outputs.rows, count * kPanelRows, outputs.stride},
+                  rides_[a].expert->down_bias, first * kPanelRows);
     }
     const size_t column = first * kPanelRows,
                  width = std::min(count * kPanelRows, y_.cols - column);
     const size_t slots = plan_.row_of_slot.size();
     for (size_t r = 0; r < y_.rows; ++r) {
-      const size_t begin = plan_.row_offsets[r], n = plan_.row_offsets[r + 1] - begin;
+      const size_t begin = plan_.row_offsets[r];
+      size_t n = plan_.row_offsets[r + 1] - begin;
       for (size_t j = 0; j < n; ++j) terms[j] = scratch.Row(plan_.slot_of[begin + j]);
       const float* last = bank_.shared() != nullptr ? scratch.Row(slots + r) : nullptr;
+      if (!shared_weights_.empty()) {
+        terms[n++] = last;
+        last = nullptr;
+      }
       const bool whole = width == count * kPanelRows;
       float* out = whole ? y_.Row(r) + column : scratch.Row(scratch.rows - 1);
-      context_.kernels.combine(terms, weights_ + begin, n, last, count * kPanelRows, out);
+      context_.kernels.combine(terms, weights_ + begin + r, n, last, count * kPanelRows, out);
       if (!whole) std::copy(out, out + width, y_.Row(r) + column);
     }
   }
@@ -239,17 +269,20 @@ class ExpertRun {
   OpContext& context_;
   Ride* rides_ = nullptr;
   size_t num_rides_ = 0;
-  float* weights_ = nullptr;  // [slots] row-major
+  const std::span<const float> shared_weights_;  // [rows] or empty
+  float* weights_ = nullptr;                     // [slots + rows] row-major
 };
 
 }  // namespace
 
 void RunExperts(const ExpertBank& bank, MatView<const float> x, const ExpertPlan& plan,
-                MatView<float> y, OpContext& context) {
+                MatView<float> y, OpContext& context, std::span<const float> shared_weights) {
   CARPOOL_CHECK(x.cols == bank.hidden() && y.cols == bank.hidden() && x.rows == y.rows);
+  CARPOOL_CHECK(shared_weights.empty() ||
+                (bank.shared() != nullptr && shared_weights.size() == x.rows));
   if (x.rows == 0) return;
   ArenaScope scope(context.arena);
-  ExpertRun(bank, x, plan, y, context).Run();
+  ExpertRun(bank, x, plan, y, context, shared_weights).Run();
 }
 
 }  // namespace carpool

@@ -27,11 +27,23 @@ struct ExpertPlan {
       slot_of;  // [num_slots] row r's slots: slot_of[row_offsets[r] ... row_offsets[r+1])
 };
 
-/// silu(gate(x)) * up(x), then down. Storage views of one expert.
+/// The gated unit between the two halves of an expert: silu(gate) * up, or gpt-oss's clamped form
+/// (ops/elementwise.h, ClampedSwigluMul).
+struct Glu {
+  bool clamped = false;
+  float alpha = 1.702f;
+  float limit = 7.0f;
+};
+
+/// glu(gate(x), up(x)), then down. Storage views of one expert.
 struct ExpertSource {
   StoredMatrix gate;  // [width, hidden]
   StoredMatrix up;    // [width, hidden]
   StoredMatrix down;  // [hidden, width]
+  // Added to the three products; empty in most families.
+  std::vector<float> gate_bias = {};
+  std::vector<float> up_bias = {};
+  std::vector<float> down_bias = {};
 };
 
 /// All experts of one layer, packed. Immutable after Pack.
@@ -43,7 +55,8 @@ class ExpertBank {
   /// the plan) may have its own. Errors name the tensor; Exhausted, with numbers, when the block
   /// does not fit into the free memory.
   static Result<ExpertBank> Pack(std::span<const ExpertSource> experts, const ExpertSource* shared,
-                                 ThreadPool& pool, std::optional<WeightFormat> format = {});
+                                 ThreadPool& pool, std::optional<WeightFormat> format = {},
+                                 const Glu& glu = {});
 
   size_t num_experts() const { return experts_.size(); }
   size_t hidden() const { return hidden_; }
@@ -55,24 +68,27 @@ class ExpertBank {
 
   struct Expert {
     PackedMatrix gate, up, down;
+    std::vector<float> gate_bias, up_bias, down_bias;  // empty, or padded to whole panels
   };
   const Expert& expert(size_t e) const { return experts_[e]; }
   const Expert* shared() const { return has_shared_ ? &shared_ : nullptr; }
+  const Glu& glu() const { return glu_; }
 
  private:
   PageBuffer slab_;  // what the routed experts' matrices point into, expert by expert
   std::vector<Expert> experts_;
   Expert shared_;
   bool has_shared_ = false;
+  Glu glu_;
   size_t hidden_ = 0;
   size_t width_ = 0;
 };
 
 /// y[r, :] = sum over r's slots, in slot order, of weight * expert(x[r, :]), then + shared(x[r,
-/// :]). x, y: [rows, hidden], must not alias. Two parallel regions (gate+up+SwiGLU, then
-/// down+combine). A row without slots gets only the shared part. Bits of a row do not depend on
-/// other rows or the thread count.
+/// :]), times shared_weights[r] unless that is empty. x, y: [rows, hidden], must not alias. Two
+/// parallel regions (gate+up+SwiGLU, then down+combine). A row without slots gets only the shared
+/// part. Bits of a row do not depend on other rows or the thread count.
 void RunExperts(const ExpertBank& bank, MatView<const float> x, const ExpertPlan& plan,
-                MatView<float> y, OpContext& context);
+                MatView<float> y, OpContext& context, std::span<const float> shared_weights = {});
 
 }  // namespace carpool

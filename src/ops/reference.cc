@@ -36,20 +36,21 @@ std::vector<double> SiluMul(std::span<const float> gate, std::span<const float> 
   return y;
 }
 
-std::vector<double> LatentAttention(std::span<const float> q, std::span<const float* const> keys,
-                                    size_t latent, double scale) {
+std::vector<double> Attend(std::span<const float> q, std::span<const float* const> keys,
+                           std::span<const float* const> values, size_t value_width, double scale,
+                           double sink) {
   std::vector<double> scores;
   for (const float* key : keys) {
     double dot = 0;
     for (size_t i = 0; i < q.size(); ++i) dot += static_cast<double>(q[i]) * key[i];
     scores.push_back(dot * scale);
   }
-  const double max = *std::max_element(scores.begin(), scores.end());
-  double sum = 0;
+  const double max = std::max(sink, *std::max_element(scores.begin(), scores.end()));
+  double sum = std::exp(sink - max);
   for (double& s : scores) sum += s = std::exp(s - max);
-  std::vector<double> out(latent, 0.0);
+  std::vector<double> out(value_width, 0.0);
   for (size_t t = 0; t < keys.size(); ++t) {
-    for (size_t i = 0; i < latent; ++i) out[i] += scores[t] / sum * keys[t][i];
+    for (size_t i = 0; i < value_width; ++i) out[i] += scores[t] / sum * values[t][i];
   }
   return out;
 }

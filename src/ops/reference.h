@@ -16,10 +16,11 @@ std::vector<double> LayerNorm(std::span<const float> x, std::span<const float> w
                               std::span<const float> b, double eps);
 /// silu(gate) * up.
 std::vector<double> SiluMul(std::span<const float> gate, std::span<const float> up);
-/// Softmax attention of one head over the given keys: q [entry_width], keys [n][entry_width]; the
-/// values are the first `latent` numbers of each key.
-std::vector<double> LatentAttention(std::span<const float> q, std::span<const float* const> keys,
-                                    size_t latent, double scale);
+/// Softmax attention of one head over the given keys: q [key_width], keys [n][key_width]; values
+/// [n][value_width]. `sink` is one more score of the softmax (-infinity: none).
+std::vector<double> Attend(std::span<const float> q, std::span<const float* const> keys,
+                           std::span<const float* const> values, size_t value_width, double scale,
+                           double sink);
 /// sum_h w[h] relu(scale q[h]·key); q [heads, dim], key [dim].
 double IndexScore(std::span<const float> q, std::span<const float> w, std::span<const float> key,
                   double scale);

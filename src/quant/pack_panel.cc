@@ -37,10 +37,10 @@ void PackFp4(const StoredMatrix& m, size_t first, size_t rows, size_t super_bloc
              size_t block_inputs, std::byte* out) {
   const size_t scales_per_block = kBlockInputs / block_inputs;  // nvfp4 2, mxfp4 1
   const size_t scales = m.cols / block_inputs;
-  const size_t row_bytes = m.cols / 2;
+  const size_t row_bytes = m.cols / 2, stride = m.RowStride();
   for (size_t lane = 0; lane < rows; ++lane) {
-    const std::byte* codes = m.data + (first + lane) * row_bytes;
-    const std::byte* row_scales = m.scales + (first + lane) * scales;
+    const std::byte* codes = m.data + (first + lane) * (stride / 2);
+    const std::byte* row_scales = m.scales + (first + lane) * (stride / block_inputs);
     for (size_t b = 0; b * kBlockInputs < m.cols; ++b) {
       const BlockPlace place = Place(out, b, super_blocks, 256);
       for (size_t s = 0; s < scales_per_block && b * scales_per_block + s < scales; ++s) {

@@ -25,6 +25,10 @@ uint8_t CodeAt(const std::byte* row, size_t i) {
   return (i % 2 == 0) ? (byte & 0x0F) : (byte >> 4);
 }
 
+size_t FloatIndex(const StoredMatrix& m, size_t row, size_t col) {
+  return row * m.RowStride() + col * m.col_stride;
+}
+
 float F8ScaleAt(const StoredMatrix& m, size_t index) {
   return m.scale_storage == Storage::kBF16 ? BF16ToFloat(LoadAt<uint16_t>(m.scales, index))
                                            : LoadAt<float>(m.scales, index);
@@ -122,15 +126,15 @@ uint16_t FloatToBF16(float value) {
 void DequantizeRow(const StoredMatrix& m, size_t row, float* out) {
   switch (m.storage) {
     case Storage::kF32:
-      std::memcpy(out, m.data + row * m.cols * sizeof(float), m.cols * sizeof(float));
+      for (size_t i = 0; i < m.cols; ++i) out[i] = LoadAt<float>(m.data, FloatIndex(m, row, i));
       break;
     case Storage::kBF16:
       for (size_t i = 0; i < m.cols; ++i)
-        out[i] = BF16ToFloat(LoadAt<uint16_t>(m.data, row * m.cols + i));
+        out[i] = BF16ToFloat(LoadAt<uint16_t>(m.data, FloatIndex(m, row, i)));
       break;
     case Storage::kF16:
       for (size_t i = 0; i < m.cols; ++i)
-        out[i] = F16ToFloat(LoadAt<uint16_t>(m.data, row * m.cols + i));
+        out[i] = F16ToFloat(LoadAt<uint16_t>(m.data, FloatIndex(m, row, i)));
       break;
     case Storage::kF8E4M3: {
       const size_t per_row = m.scales == nullptr ? 0 : DivCeil(m.cols, m.scale_block_cols);
@@ -154,10 +158,11 @@ void DequantizeRow(const StoredMatrix& m, size_t row, float* out) {
       break;
     }
     case Storage::kMXFP4: {
-      const std::byte* codes = m.data + row * (m.cols / 2);
+      const std::byte* codes = m.data + row * (m.RowStride() / 2);
       for (size_t i = 0; i < m.cols; ++i) {
         const float scale =
-            E8M0ToFloat(LoadAt<uint8_t>(m.scales, row * (m.cols / 32) + i / 32)) * m.global_scale;
+            E8M0ToFloat(LoadAt<uint8_t>(m.scales, row * (m.RowStride() / 32) + i / 32)) *
+            m.global_scale;
         out[i] = E2M1ToFloat(CodeAt(codes, i)) * scale;
       }
       break;
@@ -174,6 +179,16 @@ Status ValidateScales(const StoredMatrix& m) {
   if (!std::isfinite(m.global_scale)) {
     return MakeError(ErrorCode::kCorrupt, "{}: the tensor's scale is {}, wanted a finite number",
                      m.name, m.global_scale);
+  }
+  if (m.row_stride != 0 && m.storage == Storage::kMXFP4 && m.row_stride != m.cols) {
+    for (size_t row = 0; row < m.rows; ++row) {
+      StoredMatrix one = m;
+      one.rows = 1;
+      one.row_stride = 0;
+      one.scales = m.scales + row * (m.row_stride / 32);
+      RETURN_IF_ERROR(ValidateScales(one));
+    }
+    return {};
   }
   const size_t n = NumScales(m);
   if (m.storage == Storage::kNVFP4 || m.storage == Storage::kMXFP4) {

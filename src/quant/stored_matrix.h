@@ -37,6 +37,10 @@ struct StoredMatrix {
   size_t cols = 0;
   const std::byte* data = nullptr;
   size_t data_bytes = 0;
+  /// Weights from one row to the next (float storages and kMXFP4) and from one column to the next
+  /// (float storages): slices of fused tensors may lie interleaved or transposed. 0: cols.
+  size_t row_stride = 0;
+  size_t col_stride = 1;
   /// kF8E4M3: scales [ceil(rows/scale_block_rows), ceil(cols/scale_block_cols)]; kNVFP4: e4m3
   /// [rows, cols/16]; kMXFP4: e8m0 [rows, cols/32]. Null for the float storages and for an unscaled
   /// F8.
@@ -50,6 +54,7 @@ struct StoredMatrix {
 
   /// Bytes this matrix takes in the file, scales included.
   size_t TotalBytes() const;
+  size_t RowStride() const { return row_stride == 0 ? cols : row_stride; }
 };
 
 /// Writes row `row` as fp32 to out[cols]. The exact meaning of every storage, and the oracle of the

@@ -272,7 +272,7 @@ Result<std::unique_ptr<Router>> Router::Make(const GateSpec& gate,
                                              size_t moe_layers, size_t max_rows) {
   RETURN_IF_ERROR(ValidateGate(gate));
   CARPOOL_CHECK(policy != nullptr && policy->kind != nullptr);
-  CARPOOL_CHECK(moe_layers > 0 && max_rows > 0);
+  CARPOOL_CHECK(max_rows > 0);  // a dense model has no MoE layer
   ASSIGN_OR_RETURN(auto selector,
                    policy->kind->make(PolicySetup{gate, *policy, moe_layers, max_rows}));
   return MakeWithPolicy(gate, std::move(policy), std::move(selector), moe_layers, max_rows);

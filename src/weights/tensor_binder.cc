@@ -244,14 +244,19 @@ StoredMatrix TensorBinder::OptionalLinear(std::string_view module, size_t rows, 
 
 StoredMatrix TensorBinder::Slice(std::string_view name, const ExpertSlice& slice) {
   const TensorInfo* t = checkpoint_.Find(name);
-  const auto wanted = fmt::format("[{}, {}, {}]", slice.num_experts, slice.fused_rows, slice.cols);
+  if (t == nullptr) {
+    const TensorInfo* blocks = checkpoint_.Find(std::string(name) + "_blocks");
+    if (blocks != nullptr) return Mxfp4Slice(*blocks, slice);
+  }
+  const uint64_t n = slice.num_experts, d1 = slice.transposed ? slice.cols : slice.fused_rows,
+                 d2 = slice.transposed ? slice.fused_rows : slice.cols;
+  const auto wanted = fmt::format("[{}, {}, {}]", n, d1, d2);
   if (t == nullptr) {
     Problem(name, fmt::format("{}: missing, wanted shape {}", Printable(name), wanted));
     return {};
   }
   Use(t);
-  if (!IsFloat(t->dtype) || !HasShape(*t, {slice.num_experts, slice.fused_rows, slice.cols})) {
-    // The transposed form and quantised fused experts occur in other families only.
+  if (!IsFloat(t->dtype) || !HasShape(*t, {n, d1, d2})) {
     Problem(name, Mismatch(*t, "F32, BF16 or F16 " + wanted).message);
     return {};
   }
@@ -260,33 +265,74 @@ StoredMatrix TensorBinder::Slice(std::string_view name, const ExpertSlice& slice
   m.storage = FloatStorage(t->dtype);
   m.rows = slice.rows;
   m.cols = slice.cols;
-  const size_t row_bytes = slice.cols * DtypeBytes(t->dtype);
-  m.data = t->data + (slice.expert * slice.fused_rows + slice.row_begin) * row_bytes;
-  m.data_bytes = slice.rows * row_bytes;
+  const size_t width = DtypeBytes(t->dtype);
+  m.row_stride = slice.row_step * (slice.transposed ? 1 : slice.cols);
+  m.col_stride = slice.transposed ? slice.fused_rows : 1;
+  m.data = t->data + (slice.expert * slice.fused_rows * slice.cols +
+                      slice.row_begin * (slice.transposed ? 1 : slice.cols)) *
+                         width;
+  m.data_bytes = slice.rows * slice.cols * width;
   Count(StorageName(m.storage), m.data_bytes, m.rows * m.cols);
   return m;
 }
 
-std::vector<float> TensorBinder::Vector(std::string_view name, size_t n) {
+StoredMatrix TensorBinder::Mxfp4Slice(const TensorInfo& blocks, const ExpertSlice& slice) {
+  const std::string name(blocks.name.substr(0, blocks.name.size() - sizeof("blocks")));
+  const TensorInfo* scales = checkpoint_.Find(name + "_scales");
+  Use(&blocks);
+  Use(scales);
+  const uint64_t n = slice.num_experts, rows = slice.fused_rows, groups = slice.cols / 32;
+  if (slice.cols % 32 != 0 || blocks.dtype != Dtype::kU8 ||
+      !HasShape(blocks, {n, rows, groups, 16})) {
+    Problem(name, Mismatch(blocks, fmt::format("U8 [{}, {}, {}, 16]", n, rows, groups)).message);
+    return {};
+  }
+  if (scales == nullptr) {
+    Problem(name, fmt::format("{}_scales: missing, wanted shape [{}, {}, {}]", Printable(name), n,
+                              rows, groups));
+    return {};
+  }
+  if ((scales->dtype != Dtype::kU8 && scales->dtype != Dtype::kF8E8M0) ||
+      !HasShape(*scales, {n, rows, groups})) {
+    Problem(name, Mismatch(*scales, fmt::format("U8 [{}, {}, {}]", n, rows, groups)).message);
+    return {};
+  }
+  StoredMatrix m;
+  m.name = fmt::format("{}[{}]", name, slice.expert);
+  m.storage = Storage::kMXFP4;
+  m.rows = slice.rows;
+  m.cols = slice.cols;
+  m.row_stride = slice.row_step * slice.cols;
+  const size_t first = slice.expert * slice.fused_rows + slice.row_begin;
+  m.data = blocks.data + first * slice.cols / 2;
+  m.scales = scales->data + first * groups;
+  m.data_bytes = slice.rows * slice.cols / 2;
+  Count(StorageName(m.storage), m.TotalBytes(), m.rows * m.cols);
+  return m;
+}
+
+std::vector<float> TensorBinder::Floats(std::string_view name,
+                                        std::initializer_list<uint64_t> shape) {
   const TensorInfo* t = checkpoint_.Find(name);
+  const std::string wanted = fmt::format("[{}]", fmt::join(shape, ", "));
   if (t == nullptr) {
-    Problem(name, fmt::format("{}: missing, wanted shape [{}]", Printable(name), n));
+    Problem(name, fmt::format("{}: missing, wanted shape {}", Printable(name), wanted));
     return {};
   }
   Use(t);
-  if (!IsFloat(t->dtype) || !HasShape(*t, {n})) {
-    Problem(name, Mismatch(*t, fmt::format("F32, BF16 or F16 [{}]", n)).message);
+  if (!IsFloat(t->dtype) || !HasShape(*t, shape)) {
+    Problem(name, Mismatch(*t, "F32, BF16 or F16 " + wanted).message);
     return {};
   }
-  std::vector<float> out(n);
-  for (size_t i = 0; i < n; ++i) {
+  std::vector<float> out(t->bytes / DtypeBytes(t->dtype));
+  for (size_t i = 0; i < out.size(); ++i) {
     out[i] = FloatAt(*t, i);
     if (std::isfinite(out[i])) continue;
     Problem(name, fmt::format("{}: element {} is {}, wanted a finite number", Printable(name), i,
                               out[i]));
     return {};
   }
-  Count(StorageName(FloatStorage(t->dtype)), t->bytes, n);
+  Count(StorageName(FloatStorage(t->dtype)), t->bytes, out.size());
   return out;
 }
 

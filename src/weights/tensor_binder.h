@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,7 +30,8 @@ struct LoadReport {
   std::vector<std::string> warnings;            // config says one storage, tensors say another
 };
 
-/// One slice [rows, cols] of a fused expert tensor [experts, fused_rows, cols].
+/// One slice [rows, cols] of a fused expert tensor [experts, fused_rows, cols]: rows row_begin,
+/// row_begin + row_step, …
 struct ExpertSlice {
   size_t expert = 0;
   size_t num_experts = 0;
@@ -37,6 +39,8 @@ struct ExpertSlice {
   size_t row_begin = 0;
   size_t rows = 0;
   size_t cols = 0;
+  size_t row_step = 1;
+  bool transposed = false;  // floats lie as [experts, cols, fused_rows]
 };
 
 class TensorBinder {
@@ -53,10 +57,13 @@ class TensorBinder {
   StoredMatrix Linear(std::string_view module, size_t rows, size_t cols);
   /// Like Linear, but absent is fine: rows == 0 and no error.
   StoredMatrix OptionalLinear(std::string_view module, size_t rows, size_t cols);
-  /// A slice of a fused 3-D tensor (full name), stored as floats.
+  /// A slice of a fused 3-D tensor (full name): floats, or NAME_blocks and NAME_scales in MXFP4
+  /// ([experts, fused_rows, cols / 32, 16] and [experts, fused_rows, cols / 32]).
   StoredMatrix Slice(std::string_view name, const ExpertSlice& slice);
   /// A float tensor (F32, BF16, F16) of n finite elements, converted to fp32. Full tensor name.
-  std::vector<float> Vector(std::string_view name, size_t n);
+  std::vector<float> Vector(std::string_view name, size_t n) { return Floats(name, {n}); }
+  /// The same of any shape, row-major.
+  std::vector<float> Floats(std::string_view name, std::initializer_list<uint64_t> shape);
   std::vector<float> OptionalVector(std::string_view name, size_t n);
   bool Has(std::string_view name) const { return checkpoint_.Find(name) != nullptr; }
   /// True if any tensor name starts with `prefix`.
@@ -81,6 +88,7 @@ class TensorBinder {
   Resolved Resolve(const Siblings& s, size_t rows, size_t cols) const;
   Resolved ResolveFp4(const Siblings& s, size_t rows, size_t cols) const;
   Resolved ResolveFp8(const Siblings& s, size_t rows, size_t cols) const;
+  StoredMatrix Mxfp4Slice(const TensorInfo& blocks, const ExpertSlice& slice);
   void Use(const TensorInfo* tensor);
   void Count(std::string_view storage, size_t bytes, size_t parameters);
   void CompareWithConfig(std::string_view module, const StoredMatrix& matrix);

@@ -1,4 +1,4 @@
-#include "models/glm_moe_dsa_weights.h"
+#include "models/model_weights.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using testing::TestTensor;
 
 const std::string kBundled = CARPOOL_SOURCE_DIR "/models/books-20m";
 
-TEST(GlmMoeDsaWeights, BindsTheBundledModel) {
+TEST(ModelWeights, BindsTheBundledModel) {
   auto checkpoint = Checkpoint::OpenDirectory(kBundled);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   auto config = LoadModelConfig(kBundled);
@@ -28,7 +28,7 @@ TEST(GlmMoeDsaWeights, BindsTheBundledModel) {
   auto quant = QuantConfig::Load(kBundled);
   ASSERT_TRUE(quant) << quant.error().message;
   TensorBinder binder(*checkpoint, *quant);
-  auto weights = BindGlmMoeDsa(*config, binder);
+  auto weights = BindModel(*config, binder);
   ASSERT_TRUE(weights) << weights.error().message;
   ASSERT_EQ(weights->layers.size(), 6u);
   EXPECT_TRUE(weights->layers[0].dense.has_value());
@@ -65,19 +65,21 @@ ModelConfig Tiny() {
   c.dense_width = 6;
   c.expert_width = 3;
   c.num_shared_experts = 2;
+  c.shared_width = 6;
+  c.attention = AttentionKind::kMla;
   c.mlp = {MlpKind::kDense, MlpKind::kSparse};
   c.gate.num_experts = 2;
   c.gate.top_k = 1;
   c.gate.has_bias = true;
   c.num_heads = 2;
-  c.q_lora_rank = 5;
-  c.kv_lora_rank = 7;
-  c.qk_nope_dim = 3;
-  c.qk_rope_dim = 2;
-  c.v_dim = 4;
-  c.indexer = {IndexerKind::kFull, IndexerKind::kShared};
-  c.index_heads = 2;
-  c.index_dim = 4;
+  c.mla.q_lora_rank = 5;
+  c.mla.kv_lora_rank = 7;
+  c.mla.nope_dim = 3;
+  c.mla.rope_dim = 2;
+  c.mla.v_dim = 4;
+  c.mla.indexer = {IndexerKind::kFull, IndexerKind::kShared};
+  c.mla.index_heads = 2;
+  c.mla.index_dim = 4;
   c.num_mtp_layers = 1;
   return c;
 }
@@ -129,13 +131,13 @@ std::vector<TestTensor> TinyTensors() {
 
 /// Binds `tensors`; the error, or "" and the report.
 std::string Bind(const ModelConfig& config, const std::vector<TestTensor>& tensors,
-                 LoadReport* report = nullptr, GlmMoeDsaWeights* out = nullptr) {
+                 LoadReport* report = nullptr, ModelWeights* out = nullptr) {
   const TempDir dir;
   dir.Write("model.safetensors", SafetensorsBytes(tensors));
   auto checkpoint = Checkpoint::OpenDirectory(dir.path());
   if (!checkpoint) return checkpoint.error().message;
   TensorBinder binder(*checkpoint);
-  auto weights = BindGlmMoeDsa(config, binder);
+  auto weights = BindModel(config, binder);
   if (!weights) return weights.error().message;
   if (report != nullptr) *report = binder.report();
   if (out != nullptr) *out = std::move(*weights);
@@ -146,9 +148,9 @@ void Remove(std::vector<TestTensor>& all, std::string_view part) {
   std::erase_if(all, [&](const TestTensor& t) { return t.name.find(part) != t.name.npos; });
 }
 
-TEST(GlmMoeDsaWeights, AbsentMtpLayerIsNoted) {
+TEST(ModelWeights, AbsentMtpLayerIsNoted) {
   LoadReport report;
-  GlmMoeDsaWeights w;
+  ModelWeights w;
   EXPECT_EQ(Bind(Tiny(), TinyTensors(), &report, &w), "");
   EXPECT_THAT(report.missing_optional, ElementsAre("MTP layer 2"));
   EXPECT_TRUE(report.unused.empty());
@@ -156,7 +158,7 @@ TEST(GlmMoeDsaWeights, AbsentMtpLayerIsNoted) {
   EXPECT_FALSE(w.layers[1].indexer.has_value());
 }
 
-TEST(GlmMoeDsaWeights, PresentMtpAndSharedIndexerTensorsAreNotUnused) {
+TEST(ModelWeights, PresentMtpAndSharedIndexerTensorsAreNotUnused) {
   auto tensors = TinyTensors();
   Add(tensors, "model.layers.2.enorm.weight", {4});
   Add(tensors, "model.layers.1.self_attn.indexer.wk.weight", {4, 4});
@@ -167,7 +169,7 @@ TEST(GlmMoeDsaWeights, PresentMtpAndSharedIndexerTensorsAreNotUnused) {
   EXPECT_THAT(report.unused, ElementsAre("model.layers.20.enorm.weight"));
 }
 
-TEST(GlmMoeDsaWeights, TiedHeadAndFusedExperts) {
+TEST(ModelWeights, TiedHeadAndFusedExperts) {
   auto tensors = TinyTensors();
   Remove(tensors, "lm_head");
   Remove(tensors, "mlp.experts.");
@@ -176,7 +178,7 @@ TEST(GlmMoeDsaWeights, TiedHeadAndFusedExperts) {
   Add(tensors, "model.layers.1.mlp.experts.down_proj", {2, 4, 3});
   auto config = Tiny();
   config.tie_embeddings = true;
-  GlmMoeDsaWeights w;
+  ModelWeights w;
   EXPECT_EQ(Bind(config, tensors, nullptr, &w), "");
   EXPECT_EQ(w.lm_head.data, w.embed_tokens.data);
   const auto& e = w.layers[1].moe->experts;
@@ -184,9 +186,9 @@ TEST(GlmMoeDsaWeights, TiedHeadAndFusedExperts) {
   EXPECT_EQ(e[1].gate.data - e[0].gate.data, 6 * 4 * 4);
 }
 
-TEST(GlmMoeDsaWeights, BiasesAreBoundWhenTheConfigSaysSo) {
+TEST(ModelWeights, BiasesAreBoundWhenTheConfigSaysSo) {
   auto config = Tiny();
-  config.attention_bias = true;
+  config.mla.bias = true;
   auto tensors = TinyTensors();
   EXPECT_THAT(Bind(config, tensors), HasSubstr("o_proj.bias: missing"));
   for (const std::string at : {"model.layers.0.", "model.layers.1."}) {
@@ -194,12 +196,12 @@ TEST(GlmMoeDsaWeights, BiasesAreBoundWhenTheConfigSaysSo) {
     Add(tensors, at + "self_attn.kv_a_proj_with_mqa.bias", {9});
     Add(tensors, at + "self_attn.o_proj.bias", {4});
   }
-  GlmMoeDsaWeights w;
+  ModelWeights w;
   EXPECT_EQ(Bind(config, tensors, nullptr, &w), "");
-  EXPECT_EQ(w.layers[1].attention.kv_a_bias.size(), 9u);
+  EXPECT_EQ(w.layers[1].mla->kv_a_bias.size(), 9u);
 }
 
-TEST(GlmMoeDsaWeights, EveryTensorIsNeeded) {
+TEST(ModelWeights, EveryTensorIsNeeded) {
   const auto tensors = TinyTensors();
   for (size_t i = 0; i < tensors.size(); ++i) {
     auto fewer = tensors;
@@ -211,11 +213,11 @@ TEST(GlmMoeDsaWeights, EveryTensorIsNeeded) {
   }
 }
 
-TEST(GlmMoeDsaWeights, AConfigThatPromisesTooMuchFailsQuickly) {
+TEST(ModelWeights, AConfigThatPromisesTooMuchFailsQuickly) {
   auto config = Tiny();
   config.num_layers = 1024;
   config.mlp.assign(1024, MlpKind::kSparse);
-  config.indexer.assign(1024, IndexerKind::kFull);
+  config.mla.indexer.assign(1024, IndexerKind::kFull);
   config.gate.num_experts = 4096;
   const std::string error = Bind(config, TinyTensors());
   EXPECT_THAT(error, HasSubstr("tensors cannot be loaded"));

@@ -1,5 +1,4 @@
-// The weights of a glm_moe_dsa model (GLM-5 family) as they lie in a checkpoint. Names and shapes:
-// Hugging Face transformers, class GlmMoeDsaForCausalLM.
+// The weights of a model as they lie in a checkpoint, whatever the family calls them.
 #pragma once
 
 #include <optional>
@@ -16,7 +15,7 @@ namespace carpool {
 /// down(silu(gate(x)) * up(x)); gate and up [width, hidden], down [hidden, width].
 using GatedMlpWeights = ExpertSource;
 
-/// Multi-head latent attention. H heads, n = qk_nope_dim, r = qk_rope_dim, v = v_dim.
+/// Multi-head latent attention. H heads, n = nope_dim, r = rope_dim, v = v_dim.
 struct MlaWeights {
   StoredMatrix q_a;             // [q_lora, hidden]; empty (rows == 0) when q_lora_rank is 0
   std::vector<float> q_a_norm;  // [q_lora]
@@ -40,32 +39,46 @@ struct IndexerWeights {
   StoredMatrix weights_proj;       // [index_heads, hidden]
 };
 
-struct MoeWeights {
-  StoredMatrix router;                    // [experts, hidden]
-  std::vector<float> correction_bias;     // [experts]
-  std::vector<GatedMlpWeights> experts;   // width expert_width
-  std::optional<GatedMlpWeights> shared;  // width expert_width * num_shared_experts
+/// Grouped-query attention; d = head_dim.
+struct GqaWeights {
+  StoredMatrix q, k, v;  // [heads * d, hidden], [kv_heads * d, hidden] twice
+  StoredMatrix o;        // [hidden, heads * d]
+  std::vector<float> q_bias, k_bias, v_bias, o_bias;  // empty without bias
+  std::vector<float> q_norm, k_norm;  // [d], or the whole projection (QkNorm::kFull)
+  std::vector<float> sinks;           // [heads] or empty
 };
 
-struct GlmMoeDsaLayerWeights {
-  std::vector<float> input_norm;  // [hidden]
-  MlaWeights attention;
-  std::optional<IndexerWeights> indexer;   // full layers
+struct MoeWeights {
+  StoredMatrix router;                    // [experts, hidden]
+  std::vector<float> router_bias;         // [experts] or empty: part of the logits
+  std::vector<float> correction_bias;     // [experts] or empty: of the choice only
+  std::vector<GatedMlpWeights> experts;   // width expert_width
+  std::optional<GatedMlpWeights> shared;  // width shared_width
+  StoredMatrix shared_gate;               // [1, hidden]; empty: the shared expert counts fully
+};
+
+/// One of mla and gqa, one of dense and moe, as ModelConfig says.
+struct LayerWeights {
+  std::vector<float> input_norm;           // [hidden]
   std::vector<float> post_attention_norm;  // [hidden]
-  std::optional<GatedMlpWeights> dense;    // one of the two, by ModelConfig::mlp
+  std::optional<MlaWeights> mla;
+  std::optional<IndexerWeights> indexer;  // full layers
+  std::optional<GqaWeights> gqa;
+  std::optional<GatedMlpWeights> dense;
   std::optional<MoeWeights> moe;
 };
 
 /// Views into the checkpoint (matrices) and copies (vectors).
-struct GlmMoeDsaWeights {
+struct ModelWeights {
   StoredMatrix embed_tokens;  // [vocab, hidden]
   StoredMatrix lm_head;       // [vocab, hidden]; the same as embed_tokens when tied
   std::vector<float> norm;    // [hidden]
-  std::vector<GlmMoeDsaLayerWeights> layers;
+  std::vector<LayerWeights> layers;
 };
 
-/// Binds every tensor and finishes the binder: its report is complete afterwards. One error for all
-/// that is missing, misshaped or unreadable. The checkpoint must outlive the result.
-Result<GlmMoeDsaWeights> BindGlmMoeDsa(const ModelConfig& config, TensorBinder& binder);
+/// Binds every tensor of `config`'s architecture and finishes the binder: its report is complete
+/// afterwards. One error for all that is missing, misshaped or unreadable. The checkpoint must
+/// outlive the result.
+Result<ModelWeights> BindModel(const ModelConfig& config, TensorBinder& binder);
 
 }  // namespace carpool
