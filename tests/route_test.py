@@ -1,5 +1,6 @@
 """carpool route and bench routing, from outside: published vectors, bad input, trace and replay."""
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -92,6 +93,26 @@ class RouteTest(unittest.TestCase):
         wrong = self.run_route(doc, "--replay", trace)
         self.assertEqual(wrong.returncode, 2)
         self.assertIn("other logits", wrong.stderr)
+
+    def test_trace_of_groups(self):
+        config = {"num_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2, "scoring_func": "sigmoid",
+                  "norm_topk_prob": True, "routed_scaling_factor": 1.0, "function": "F6"}
+        # identity on the logits' order; groups {0,1}, {2,3}, ... ; the second row ties groups 1 and 2 for the last place
+        logits = [[3, 2, 0, -1, 1, 0.5, -3, -4], [3, 2, 1, 0, 1, 0, -3, -4]]
+        trace = self.path("groups.jsonl")
+        out = self.route({"config": config, "logits": logits, "bias": [0] * 8}, "--trace", trace)
+        _, step, first, second = [json.loads(line) for line in pathlib.Path(trace).read_text().splitlines()]
+        self.assertEqual(step["ties_in_groups"], 1)
+        self.assertEqual(first["groups_kept"], [0, 2])
+        self.assertEqual(second["groups_kept"], [0, 1])
+        sigmoid = lambda x: 1 / (1 + math.exp(-x))
+        scores = [sigmoid(a) + sigmoid(b) for a, b in zip(logits[0][::2], logits[0][1::2])]
+        for got, want in zip(first["group_scores"], scores):
+            self.assertAlmostEqual(got, want, delta=1e-6)
+        self.assertAlmostEqual(first["group_margin"], scores[2] - scores[1], delta=1e-6)
+        self.assertEqual(second["group_margin"], 0)
+        for row, ids in zip((first, second), out["ids"]):
+            self.assertTrue(all(i // 2 in row["groups_kept"] for i in ids))
 
     def test_nan_rows(self):
         out = self.route({"config": CONFIG, "logits": [["NaN"] * 8, ["inf", "-inf", 0, 0, 0, 0, 0, "NaN"]]})

@@ -23,7 +23,7 @@ struct Flags {
   bool ignore_eos = false;
   size_t context = 0;
   std::string trace;
-  int trace_level = 1;
+  TraceDetail trace_detail;
 };
 
 Result<std::vector<std::string>> Prompts(const Flags& flags) {
@@ -78,7 +78,7 @@ Status Run(const Flags& flags) {
     ASSIGN_OR_RETURN(trace, FileTraceSink::Open(flags.trace));
   }
   ASSIGN_OR_RETURN(auto engine, Engine::Load(dir, options));
-  if (trace != nullptr) engine->set_trace(trace.get(), flags.trace_level);
+  if (trace != nullptr) engine->set_trace(trace.get(), flags.trace_detail);
   std::vector<Request> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
     Request request;
@@ -164,10 +164,16 @@ void AddGenerate(CLI::App& root) {
   command->add_option("--trace", flags->trace, "Write the routing of every step (JSON lines)")
       ->type_name("FILE");
   command
-      ->add_option("--trace-level", flags->trace_level,
+      ->add_option("--trace-level", flags->trace_detail.level,
                    "0: the configuration, 1: counters per layer and step, 2: every row")
       ->capture_default_str()
       ->check(CLI::Range(0, kMaxTraceLevel));
+  command
+      ->add_option("--trace-every", flags->trace_detail.every,
+                   "Level 2: write the rows of every N-th step only")
+      ->type_name("N")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40))
+      ->capture_default_str();
   command->add_flag("--ignore-eos", flags->ignore_eos, "Go on past the end-of-text token");
   AddSamplingFlags(*command, flags->sampling);
 }

@@ -9,7 +9,7 @@ struct Flags {
   CommonFlags common;
   std::string input;
   std::string trace;
-  int trace_level = kMaxTraceLevel;
+  TraceDetail trace_detail{kMaxTraceLevel};
   std::string replay;
 };
 
@@ -21,7 +21,7 @@ Status Run(const Flags& flags) {
     ASSIGN_OR_RETURN(options.policy, ParsePolicy(flags.common.routing));
   }
   options.replay = flags.replay;
-  options.trace_level = flags.trace_level;
+  options.trace_detail = flags.trace_detail;
   ASSIGN_OR_RETURN(const RouteInput input, LoadRouteInput(flags.input));
   std::unique_ptr<FileTraceSink> sink;
   if (!flags.trace.empty()) {
@@ -53,10 +53,16 @@ void AddRoute(CLI::App& root) {
   AddRouting(*command, flags->common);
   command->add_option("--trace", flags->trace, "Write a trace (JSON lines)")->type_name("FILE");
   command
-      ->add_option("--trace-level", flags->trace_level,
+      ->add_option("--trace-level", flags->trace_detail.level,
                    "0: configuration, 1: counters, 2: every row")
       ->type_name("N")
       ->check(CLI::Range(0, kMaxTraceLevel))
+      ->capture_default_str();
+  command
+      ->add_option("--trace-every", flags->trace_detail.every,
+                   "Level 2: write the rows of every N-th step only")
+      ->type_name("N")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40))
       ->capture_default_str();
   command->add_option("--replay", flags->replay, "Take the ids from a trace of level 2")
       ->type_name("FILE");

@@ -103,16 +103,16 @@ Status Engine::SetPolicy(std::shared_ptr<const PolicySpec> policy) {
   const bool vanilla = policy->kind->name == "vanilla";
   ASSIGN_OR_RETURN(router_, Router::Make(config.gate, std::move(policy), config.NumMoeLayers(),
                                          options_.max_batch_tokens));
-  router_->set_trace(trace_, trace_level_);
+  router_->set_trace(trace_, trace_detail_);
   vanilla_ = vanilla;
   ++policy_tag_;
   return {};
 }
 
-void Engine::set_trace(TraceSink* sink, int level) {
+void Engine::set_trace(TraceSink* sink, TraceDetail detail) {
   trace_ = sink;
-  trace_level_ = level;
-  router_->set_trace(sink, level);
+  trace_detail_ = detail;
+  router_->set_trace(sink, detail);
 }
 
 Status Engine::Validate(const Request& request) const {

@@ -85,9 +85,9 @@ class Engine {
   uint64_t prefix_hits() const { return prefix_hits_; }
   /// Seconds the longest waiting request has waited; 0 when none waits.
   double oldest_wait_seconds() const;
-  /// Records the routing of every following step (routing/trace.h) at `level` 0...2, across
+  /// Records the routing of every following step (routing/trace.h), across
   /// changes of policy; null stops. The sink outlives the engine or the next call.
-  void set_trace(TraceSink* sink, int level);
+  void set_trace(TraceSink* sink, TraceDetail detail);
 
   /// Statistics of steps with decode rows only, and of steps with any prefill row.
   const StepStats& decode_stats() const { return decode_stats_; }
@@ -131,7 +131,7 @@ class Engine {
   bool vanilla_ = true;      // of the current policy
   uint32_t policy_tag_ = 0;  // of pages written under the current policy; counts up from 1
   TraceSink* trace_ = nullptr;
-  int trace_level_ = 0;
+  TraceDetail trace_detail_;
 
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;

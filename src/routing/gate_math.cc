@@ -204,6 +204,18 @@ size_t ScoreRow(const GateSpec& gate, const float* logits, const float* bias,
   return nans;
 }
 
+void GroupScores(const GateSpec& gate, const float* logits, const float* bias,
+                 const RowScores& scratch, float* scores) {
+  GateSpec ungrouped = gate;
+  ungrouped.groups_kept = gate.num_groups;
+  ScoreRow(ungrouped, logits, bias, scratch);
+  const size_t per_group = gate.num_experts / gate.num_groups;
+  for (size_t g = 0; g < gate.num_groups; ++g) {
+    scores[g] = ScoreOfGroup(gate.group_score, gate.choice_number, scratch.choice + g * per_group,
+                             per_group);
+  }
+}
+
 float RowMass(const GateSpec& gate, const RowScores& row, const int32_t* ids, size_t count) {
   const float* source = Source(gate, row);
   float sum = 0;

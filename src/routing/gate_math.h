@@ -22,6 +22,11 @@ struct RowScores {
 /// target.
 size_t ScoreRow(const GateSpec& gate, const float* logits, const float* bias, const RowScores& out);
 
+/// What a gate with groups ranks them by. logits: [N]; bias: [N] or null; scores: [num_groups].
+/// `scratch` as for ScoreRow, overwritten. For traces: ScoreRow does not keep them.
+void GroupScores(const GateSpec& gate, const float* logits, const float* bias,
+                 const RowScores& scratch, float* scores);
+
 /// Weights of `count` selected ids, in slot order: sums run in that order in fp32. `keep_mass` > 0
 /// rescales the weights of a gate that does not renormalise so that they sum to it (before
 /// `scale`). weights: [count + fused_shared]; the shared slots' weights come last.

@@ -54,7 +54,7 @@ class Lines final : public TraceSink {
 std::string TraceOf(const GateSpec& gate, const std::vector<float>& x, int level) {
   auto router = MakeTestRouter(gate, "vanilla", 1);
   Lines lines;
-  router->set_trace(&lines, level);
+  router->set_trace(&lines, {level});
   const std::vector<RowInfo> rows(1);
   router->Route(0, rows, MatView<const float>(x.data(), 1, gate.num_experts), {});
   return lines.text;

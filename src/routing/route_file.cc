@@ -214,7 +214,7 @@ Result<Routed> Run(const RouteInput& input, const RouteOptions& options) {
     }
     ASSIGN_OR_RETURN(out.router, MakeReplayRouter(input.gate, std::move(recorded), rows));
   }
-  if (options.trace != nullptr) out.router->set_trace(options.trace, options.trace_level);
+  if (options.trace != nullptr) out.router->set_trace(options.trace, options.trace_detail);
   const MatView<const float> logits(input.logits.data(), input.rows.size(), input.gate.num_experts);
   out.step = out.router->Route(0, input.rows, logits, input.bias);
   return out;

@@ -32,7 +32,7 @@ Result<RouteInput> LoadRouteInput(const std::string& path);
 struct RouteOptions {
   std::shared_ptr<const PolicySpec> policy;
   TraceSink* trace = nullptr;
-  int trace_level = kMaxTraceLevel;
+  TraceDetail trace_detail{kMaxTraceLevel};
   std::string replay;  // path of a trace; empty: route by policy
 };
 /// Routes and reports: ids, weights, distinct, union, reasons, stats. Rows are as long as the

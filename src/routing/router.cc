@@ -64,8 +64,8 @@ class RouterImpl final : public Router {
   const GateSpec& gate() const override { return gate_; }
   const PolicySpec& policy() const override { return *spec_; }
   bool batch_coupled() const override { return spec_->kind->batch_coupled; }
-  void set_trace(TraceSink* sink, int level) override {
-    tracer_ = sink == nullptr ? nullptr : std::make_unique<Tracer>(*sink, level);
+  void set_trace(TraceSink* sink, TraceDetail detail) override {
+    tracer_ = sink == nullptr ? nullptr : std::make_unique<Tracer>(*sink, detail);
     if (tracer_ != nullptr) tracer_->Config(gate_, *spec_);
   }
 

@@ -14,6 +14,7 @@
 #include "base/views.h"
 #include "ops/experts.h"
 #include "routing/gate.h"
+#include "routing/trace_sink.h"
 
 namespace carpool {
 
@@ -47,7 +48,6 @@ enum class SlotReason : uint8_t { kOwn, kPiggyback };
 std::string_view ReasonName(SlotReason reason);
 
 class RoutingPolicy;  // policy.h
-class TraceSink;      // trace.h
 
 /// The result of routing one layer in one step. Views into the router's own memory, valid until its
 /// next Route().
@@ -97,9 +97,9 @@ class Router {
   virtual const PolicySpec& policy() const = 0;
   /// True when a row's experts can depend on its batch mates.
   virtual bool batch_coupled() const = 0;
-  /// Records every following Route() call to `sink` (trace.h) at `level` 0...2; null stops. The
+  /// Records every following Route() call to `sink` (trace.h); null stops. The
   /// sink must outlive the router or the next set_trace.
-  virtual void set_trace(TraceSink* sink, int level) = 0;
+  virtual void set_trace(TraceSink* sink, TraceDetail detail) = 0;
 };
 
 }  // namespace carpool

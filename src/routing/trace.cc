@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <numeric>
 
+#include "routing/gate_math.h"
 #include "routing/policy_spec.h"
 #include "routing/rank.h"
 #include "routing/row_kernels.h"
@@ -38,6 +40,8 @@ template <typename T>
 void Append(std::string& out, std::string_view key, T value) {
   fmt::format_to(std::back_inserter(out), ",\"{}\":{}", key, value);
 }
+
+bool DropsGroups(const GateSpec& gate) { return gate.num_groups > gate.groups_kept; }
 
 std::string_view PhaseName(RowPhase phase) {
   return phase == RowPhase::kDecode ? "decode" : "prefill";
@@ -102,16 +106,38 @@ void Tracer::Config(const GateSpec& g, const PolicySpec& policy) {
 }
 
 void Tracer::Call(const TraceCall& call) {
-  if (level_ >= 1) Counters(call);
-  if (level_ < 2) return;
+  if (detail_.level >= 1) Counters(call);
+  if (detail_.level < 2 || call.step % detail_.every != 0) return;
   for (size_t r = 0; r < call.rows.size(); ++r) {
     if (call.rows[r].valid) Row(call, r);
   }
 }
 
+void Tracer::RankGroups(const TraceCall& call, size_t r) {
+  const GateSpec& gate = *call.gate;
+  const size_t padded = RoundUp(gate.num_experts, kRowBlock);
+  if (group_keys_.size() != padded) {
+    group_scratch_ = AlignedBuffer<float>(3 * padded);
+    group_keys_ = AlignedBuffer<uint32_t>(padded);
+  }
+  RowScores scratch;
+  scratch.logit = group_scratch_.data();
+  scratch.score = scratch.logit + padded;
+  scratch.choice = scratch.score + padded;
+  scratch.key = group_keys_.data();
+  group_scores_.resize(gate.num_groups);
+  GroupScores(gate, call.logits.Row(r), call.bias.empty() ? nullptr : call.bias.data(), scratch,
+              group_scores_.data());
+  group_order_.resize(gate.num_groups);
+  std::iota(group_order_.begin(), group_order_.end(), 0u);
+  std::stable_sort(group_order_.begin(), group_order_.end(), [&](uint32_t a, uint32_t b) {
+    return RankKey(group_scores_[a]) > RankKey(group_scores_[b]);
+  });
+}
+
 void Tracer::Counters(const TraceCall& call) {
   const GateSpec& gate = *call.gate;
-  size_t nan_rows = 0, inf_rows = 0, tied_rows = 0, zero_sums = 0;
+  size_t nan_rows = 0, inf_rows = 0, tied_rows = 0, tied_groups = 0, zero_sums = 0;
   double dropped_mass = 0;
   for (size_t r = 0; r < call.rows.size(); ++r) {
     if (!call.rows[r].valid) continue;
@@ -131,6 +157,11 @@ void Tracer::Counters(const TraceCall& call) {
     nan_rows += nans > 0;
     inf_rows += infs > 0;
     tied_rows += at_least > gate.top_k;
+    if (DropsGroups(gate)) {
+      RankGroups(call, r);
+      tied_groups += RankKey(group_scores_[group_order_[gate.groups_kept - 1]]) ==
+                     RankKey(group_scores_[group_order_[gate.groups_kept]]);
+    }
     float own = 0, kept = 0;
     for (size_t i = 0; i < gate.top_k; ++i) own += score[vanilla[i]];
     for (int32_t i = 0; i < call.counts[r]; ++i) {
@@ -156,9 +187,21 @@ void Tracer::Counters(const TraceCall& call) {
   Append(line_, "nan_rows", nan_rows);
   Append(line_, "inf_rows", inf_rows);
   Append(line_, "ties_at_k", tied_rows);
+  Append(line_, "ties_in_groups", tied_groups);
   Append(line_, "zero_sums", zero_sums);
   line_ += '}';
   sink_.Line(line_);
+}
+
+void Tracer::Groups(const TraceCall& call, size_t r) {
+  const size_t kept = call.gate->groups_kept;
+  RankGroups(call, r);
+  AppendList(line_, "group_scores", group_scores_.size(),
+             [&](size_t g) { AppendNumber(line_, group_scores_[g]); });
+  AppendList(line_, "groups_kept", kept,
+             [&](size_t i) { fmt::format_to(std::back_inserter(line_), "{}", group_order_[i]); });
+  line_ += ",\"group_margin\":";
+  AppendNumber(line_, group_scores_[group_order_[kept - 1]] - group_scores_[group_order_[kept]]);
 }
 
 void Tracer::Row(const TraceCall& call, size_t r) {
@@ -191,6 +234,7 @@ void Tracer::Row(const TraceCall& call, size_t r) {
   } else {
     line_ += "null";
   }
+  if (DropsGroups(gate)) Groups(call, r);
   const int32_t* vanilla = call.vanilla.Row(r);
   AppendList(line_, "vanilla", gate.top_k,
              [&](size_t i) { fmt::format_to(std::back_inserter(line_), "{}", vanilla[i]); });

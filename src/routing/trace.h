@@ -2,8 +2,8 @@
 // numbers.
 //
 // Level 0: one record per router (gate, policy, kernel). Level 1: one per layer and step
-// (counters). Level 2: one per valid row (best choices, margins, the ids and why). A level includes
-// the lower ones. Replay (replay.h) reads level 2.
+// (counters). Level 2: one per valid row (best choices, groups, margins, the ids and why), of every
+// step or of every n-th. A level includes the lower ones. Replay (replay.h) reads level 2.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,15 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/aligned.h"
 #include "base/result.h"
 #include "base/views.h"
 #include "routing/policy.h"
+#include "routing/trace_sink.h"
 
 namespace carpool {
-
-/// Takes one JSON object per call, without the newline. Called on the thread that routes.
-class TraceSink {
- public:
-  virtual ~TraceSink() = default;
-  virtual void Line(std::string_view json) = 0;
-};
 
 /// Appends lines to a file through its own buffer; flushed when destroyed.
 class FileTraceSink final : public TraceSink {
@@ -44,8 +40,6 @@ class FileTraceSink final : public TraceSink {
   std::string buffer_;
   bool ok_ = true;
 };
-
-inline constexpr int kMaxTraceLevel = 2;
 
 /// Everything one Route call knows; views as in PolicyInput and RoutedStep.
 struct TraceCall {
@@ -70,18 +64,25 @@ struct TraceCall {
 /// The router's side. Keeps its buffers between calls.
 class Tracer {
  public:
-  Tracer(TraceSink& sink, int level) : sink_(sink), level_(level) {}
+  Tracer(TraceSink& sink, TraceDetail detail) : sink_(sink), detail_(detail) {}
   void Config(const GateSpec& gate, const PolicySpec& policy);
   void Call(const TraceCall& call);
 
  private:
   void Counters(const TraceCall& call);
   void Row(const TraceCall& call, size_t r);
+  void Groups(const TraceCall& call, size_t r);
+  /// Fills group_scores_ and group_order_ (best first) of a gate that drops groups.
+  void RankGroups(const TraceCall& call, size_t r);
 
   TraceSink& sink_;
-  int level_;
+  TraceDetail detail_;
   std::string line_;
   std::vector<int32_t> best_;
+  AlignedBuffer<float> group_scratch_;  // RowScores of one row: logit, score, choice
+  AlignedBuffer<uint32_t> group_keys_;
+  std::vector<float> group_scores_;
+  std::vector<uint32_t> group_order_;
 };
 
 /// FNV-1a over the bits of one row of logits: ties a trace to its input.
