@@ -69,6 +69,14 @@ class Bundled(unittest.TestCase):
         for word in ("books-20m", "glm_moe_dsa", "20,065,664", "128 per MoE layer, top 8", "nvfp4", "bf16", "MB"):
             self.assertIn(word, result.stdout)
 
+    def test_supported(self):
+        result = run("info", "--supported", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        types = [a["model_type"] for a in json.loads(result.stdout)["supported"]]
+        for one in ("glm_moe_dsa", "glm4_moe", "deepseek_v3", "qwen3_moe", "mixtral", "gpt_oss", "llama"):
+            self.assertIn(one, types)
+        self.assertIn("Mixtral-8x7B", run("info", "--supported").stdout)
+
     def test_help(self):
         result = run("info", "--help")
         self.assertEqual(result.returncode, 0)

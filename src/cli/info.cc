@@ -10,6 +10,7 @@
 #include "base/printable.h"
 #include "base/text_table.h"
 #include "cli/command.h"
+#include "models/all_models.h"
 #include "models/model_summary.h"
 
 namespace carpool::cli {
@@ -187,13 +188,33 @@ void PrintHuman(const std::string& dir, const ModelSummary& s) {
   for (const auto& warning : s.report.warnings) fmt::print("Warning: {}.\n", warning);
 }
 
+void PrintSupported(bool json) {
+  ordered_json list = ordered_json::array();
+  TextTable table({"model_type", "class", "models"});
+  for (const Architecture& a : AllArchitectures()) {
+    list.push_back(
+        {{"model_type", a.model_type}, {"class_name", a.class_name}, {"models", a.models}});
+    table.AddRow({std::string(a.model_type), std::string(a.class_name), std::string(a.models)});
+  }
+  if (json) {
+    fmt::print("{}\n", Dump({{"supported", list}}));
+  } else {
+    fmt::print("{}", table.Render());
+  }
+}
+
 }  // namespace
 
 void AddInfo(CLI::App& root) {
   auto flags = std::make_shared<CommonFlags>();
+  auto supported = std::make_shared<bool>(false);
   CLI::App* command = AddCommand(
       root, "info", "What a checkpoint is: architecture, layers, experts, formats, bytes",
-      [flags]() -> Status {
+      [flags, supported]() -> Status {
+        if (*supported) {
+          PrintSupported(flags->json);
+          return {};
+        }
         ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags->model));
         ASSIGN_OR_RETURN(const ModelSummary summary, SummarizeModel(dir));
         if (flags->json) {
@@ -205,6 +226,7 @@ void AddInfo(CLI::App& root) {
       });
   AddModel(*command, *flags);
   AddJson(*command, *flags);
+  command->add_flag("--supported", *supported, "List the model types that run, and stop");
 }
 
 }  // namespace carpool::cli

@@ -99,6 +99,12 @@ struct TinyFamily {
   std::optional<GoldenLogits> golden = {};
   bool tied = false;
 
+  std::string ConfigJson() const {
+    return std::string(R"({"vocab_size":320,"hidden_size":64,"num_hidden_layers":4,)"
+                       R"("num_attention_heads":4,"max_position_embeddings":512,)"
+                       R"("hidden_act":"silu","eos_token_id":319,)") +
+           config + "}";
+  }
   void Write(GoldenCheckpoint& checkpoint) const {
     TinyTensors t(checkpoint, salt);
     t.Ends(tied);
@@ -107,11 +113,7 @@ struct TinyFamily {
       t.Norms(at);
       layer(t, at, i);
     }
-    checkpoint.Write(
-        std::string(R"({"vocab_size":320,"hidden_size":64,"num_hidden_layers":4,)"
-                    R"("num_attention_heads":4,"max_position_embeddings":512,"hidden_act":"silu",)"
-                    R"("eos_token_id":319,)") +
-        config + "}");
+    checkpoint.Write(ConfigJson());
   }
 };
 
