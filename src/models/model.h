@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,16 @@ namespace carpool {
 struct LoadOptions {
   /// Called with (layers done, layers in all) while layers are packed; may be empty.
   std::function<void(size_t, size_t)> progress;
+  /// Attention, dense MLPs and head are packed in this format instead of their own (kQ8: half the
+  /// bytes of bf16), unless they are stored in 4 bits already. Router, indexer and experts keep
+  /// theirs.
+  std::optional<WeightFormat> dense_format;
+
+  WeightFormat DenseFormat(const StoredMatrix& m) const {
+    const WeightFormat natural = PackedMatrix::NaturalFormat(m);
+    const bool small = natural == WeightFormat::kNVFP4 || natural == WeightFormat::kMXFP4;
+    return small ? natural : dense_format.value_or(natural);
+  }
 };
 
 /// One transformer layer: x += attention(norm(x)); x += mlp(norm(x)).
@@ -45,6 +56,9 @@ class Model {
   /// one line each.
   static Result<std::unique_ptr<Model>> Load(const std::string& dir, ThreadPool& pool,
                                              const LoadOptions& options = {});
+  /// The same for a config and tensors that come from elsewhere.
+  static Result<std::unique_ptr<Model>> Build(const ModelConfig& config, Checkpoint checkpoint,
+                                              ThreadPool& pool, const LoadOptions& options = {});
 
   const ModelConfig& config() const { return parts_.config; }
   const KvLayout& kv_layout() const { return parts_.kv_layout; }

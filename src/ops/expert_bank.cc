@@ -1,26 +1,11 @@
 // Packing the experts of one layer: one slab, expert after expert, so that huge pages serve all of
 // them.
-#include <cstdio>
-#include <cstring>
-
 #include "base/aligned.h"
+#include "base/memory_info.h"
 #include "ops/experts.h"
 
 namespace carpool {
 namespace {
-
-/// MemAvailable of /proc/meminfo in bytes; SIZE_MAX where it cannot be read.
-size_t AvailableMemory() {
-  std::FILE* f = std::fopen("/proc/meminfo", "r");
-  if (f == nullptr) return SIZE_MAX;
-  char line[128];
-  size_t kilobytes = 0;
-  while (std::fgets(line, sizeof(line), f) != nullptr) {
-    if (std::sscanf(line, "MemAvailable: %zu kB", &kilobytes) == 1) break;
-  }
-  std::fclose(f);
-  return kilobytes == 0 ? SIZE_MAX : kilobytes * 1024;
-}
 
 Status CheckMemory(size_t bytes, const std::string& name) {
   const size_t available = AvailableMemory();

@@ -1,8 +1,9 @@
-// Panel kernels for 64-bit Arm: four lanes. Uses the dot-product instruction where the build allows
-// it.
+// Panel kernels for 64-bit Arm with the dot-product instructions: four lanes. Compiled with
+// -march=armv8.2-a+dotprod; everything but NeonKernels() has internal linkage. `make neon` runs its
+// tests on other machines.
 #include "quant/panel_kernels.h"
 
-#if defined(__aarch64__)
+#if defined(__ARM_FEATURE_DOTPROD)
 #include <arm_neon.h>
 
 namespace carpool {
@@ -91,25 +92,16 @@ struct Vec {
     __builtin_memcpy(&v, x, sizeof(v));
     return vreinterpretq_s8_s32(vdupq_n_s32(v));
   }
-  static int32x4_t Dot(int32x4_t sum, int8x16_t w, int8x16_t x) {
-#if defined(__ARM_FEATURE_DOTPROD)
-    return vdotq_s32(sum, w, x);
-#else
-    const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(x)));
-    const int32x4_t high = vpaddlq_s16(vmull_s8(vget_high_s8(w), vget_high_s8(x)));
-    return vaddq_s32(sum, vpaddq_s32(low, high));
-#endif
-  }
   static I DotFp4x16(const int32_t* init, const I (&w)[4], const int8_t* x) {
     int32x4_t sum = vld1q_dup_s32(init);
-    for (int k = 0; k < 4; ++k) sum = Dot(sum, vreinterpretq_s8_u32(w[k]), Broadcast4(x + 4 * k));
+    for (int k = 0; k < 4; ++k) sum = vdotq_s32(sum, vreinterpretq_s8_u32(w[k]), Broadcast4(x + 4 * k));
     return vreinterpretq_u32_s32(sum);
   }
   static I DotQ8x32(const int32_t*, const std::byte* codes, const int8_t* x) {
     int32x4_t sum = vdupq_n_s32(0);  // signed weights: no offset to correct
     for (int k = 0; k < 8; ++k) {
       const uint8x16_t w = veorq_u8(vld1q_u8(Bytes(codes + k * 64)), vdupq_n_u8(0x80));
-      sum = Dot(sum, vreinterpretq_s8_u8(w), Broadcast4(x + 4 * k));
+      sum = vdotq_s32(sum, vreinterpretq_s8_u8(w), Broadcast4(x + 4 * k));
     }
     return vreinterpretq_u32_s32(sum);
   }

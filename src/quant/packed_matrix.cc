@@ -182,7 +182,8 @@ Result<PackedMatrix> PackedMatrix::PackInto(const StoredMatrix& source, std::byt
 
 PackedMatrix PackedMatrix::FromFloats(const float* values, size_t rows, size_t cols,
                                       WeightFormat format) {
-  CARPOOL_CHECK(format == WeightFormat::kF32 || format == WeightFormat::kBF16);
+  CARPOOL_CHECK(format == WeightFormat::kF32 || format == WeightFormat::kBF16 ||
+                format == WeightFormat::kQ8);
   StoredMatrix source;
   source.storage = Storage::kF32;
   source.rows = rows;

@@ -47,8 +47,8 @@ class PackedMatrix {
                                        ThreadPool* pool = nullptr);
   static size_t PackedBytes(const StoredMatrix& source, std::optional<WeightFormat> format = {});
   static WeightFormat NaturalFormat(const StoredMatrix& source);
-  /// From fp32 values [rows, cols]; for tests and for weights derived at load (absorbed MLA). kF32
-  /// or kBF16 (rounded).
+  /// From finite fp32 values [rows, cols]; for tests and for weights derived at load (absorbed
+  /// MLA). kF32, kBF16 or kQ8 (rounded).
   static PackedMatrix FromFloats(const float* values, size_t rows, size_t cols,
                                  WeightFormat format = WeightFormat::kF32);
 

@@ -55,6 +55,9 @@ class Checkpoint {
   /// rule of the format is checked before any tensor is handed out. Errors are one line naming the
   /// file and the tensor.
   static Result<Checkpoint> OpenDirectory(const std::string& dir);
+  /// Tensors that lie in memory, in any order; what they view (names and data) must outlive the
+  /// checkpoint. Errors: a name that is there twice.
+  static Result<Checkpoint> FromTensors(std::vector<TensorInfo> tensors);
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
