@@ -128,6 +128,27 @@ Error NotFinite(const StoredMatrix& m, size_t row, const std::vector<float>& val
                    m.name, row, bad - values.begin(), *bad);
 }
 
+/// Whether the codes and scales of the panel are those that are stored.
+bool IsOwnQ8(const StoredMatrix& m) {
+  return m.storage == Storage::kInt8 && m.scale_storage == Storage::kBF16 &&
+         m.scale_block_rows == 1 && m.scale_block_cols == kBlockInputs;
+}
+
+void CopyQ8(const StoredMatrix& m, size_t first, size_t rows, size_t super_blocks, std::byte* out) {
+  const size_t per_row = DivCeil(m.cols, kBlockInputs);
+  for (size_t lane = 0; lane < rows; ++lane) {
+    for (size_t b = 0; b < per_row; ++b) {
+      const BlockPlace place = Place(out, b, super_blocks, 512);
+      std::memcpy(place.header + place.index * 32 + lane * 2,
+                  m.scales + ((first + lane) * per_row + b) * 2, 2);
+      const size_t n = std::min(kBlockInputs, m.cols - b * kBlockInputs);
+      const std::byte* codes = m.data + (first + lane) * m.cols + b * kBlockInputs;
+      for (size_t i = 0; i < n; ++i)
+        place.codes[i / 4 * 64 + lane * 4 + i % 4] = codes[i] ^ static_cast<std::byte>(kQ8Offset);
+    }
+  }
+}
+
 /// Formats made from fp32 values of any storage.
 Status PackFromFloats(const StoredMatrix& m, WeightFormat format, size_t first, size_t rows,
                       size_t super_blocks, std::byte* out) {
@@ -180,9 +201,14 @@ Status PackPanel(const StoredMatrix& source, WeightFormat format, size_t panel, 
     case WeightFormat::kFP8:
       PackFP8(source, first, rows, super_blocks, out);
       return {};
+    case WeightFormat::kQ8:
+      if (IsOwnQ8(source)) {
+        CopyQ8(source, first, rows, super_blocks, out);
+        return {};
+      }
+      [[fallthrough]];
     case WeightFormat::kF32:
     case WeightFormat::kBF16:
-    case WeightFormat::kQ8:
       return PackFromFloats(source, format, first, rows, super_blocks, out);
   }
   return {};

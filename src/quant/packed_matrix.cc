@@ -92,6 +92,8 @@ WeightFormat PackedMatrix::NaturalFormat(const StoredMatrix& m) {
       return whole_row || m.scale_block_cols % kBlockInputs == 0 ? WeightFormat::kFP8
                                                                  : WeightFormat::kF32;
     }
+    case Storage::kInt8:
+      return WeightFormat::kQ8;
     case Storage::kF32:
     case Storage::kF16:
       return WeightFormat::kF32;

@@ -30,7 +30,7 @@ size_t FloatIndex(const StoredMatrix& m, size_t row, size_t col) {
   return row * m.RowStride() + col * m.col_stride;
 }
 
-float F8ScaleAt(const StoredMatrix& m, size_t index) {
+float BlockScaleAt(const StoredMatrix& m, size_t index) {
   return m.scale_storage == Storage::kBF16 ? BF16ToFloat(LoadAt<uint16_t>(m.scales, index))
                                            : LoadAt<float>(m.scales, index);
 }
@@ -42,6 +42,7 @@ size_t NumScales(const StoredMatrix& m) {
     case Storage::kMXFP4:
       return m.rows * (m.cols / 32);
     case Storage::kF8E4M3:
+    case Storage::kInt8:
       return m.scales == nullptr
                  ? 0
                  : DivCeil(m.rows, m.scale_block_rows) * DivCeil(m.cols, m.scale_block_cols);
@@ -67,6 +68,8 @@ std::string_view StorageName(Storage storage) {
     case Storage::kMXFP4:
     case Storage::kGgufMXFP4:
       return "mxfp4";
+    case Storage::kInt8:
+      return "q8";
     case Storage::kGgufNVFP4:
       return "nvfp4";
     case Storage::kQ4_0:
@@ -101,6 +104,7 @@ size_t StoredMatrix::TotalBytes() const {
   const size_t n = NumScales(*this);
   switch (storage) {
     case Storage::kF8E4M3:
+    case Storage::kInt8:
       return data_bytes + n * (scale_storage == Storage::kBF16 ? 2 : 4);
     case Storage::kNVFP4:
       return data_bytes + n + sizeof(float);
@@ -163,14 +167,17 @@ void DequantizeRow(const StoredMatrix& m, size_t row, float* out) {
       for (size_t i = 0; i < m.cols; ++i)
         out[i] = F16ToFloat(LoadAt<uint16_t>(m.data, FloatIndex(m, row, i)));
       break;
-    case Storage::kF8E4M3: {
+    case Storage::kF8E4M3:
+    case Storage::kInt8: {
       const size_t per_row = m.scales == nullptr ? 0 : DivCeil(m.cols, m.scale_block_cols);
       for (size_t i = 0; i < m.cols; ++i) {
-        const float w = F8E4M3ToFloat(LoadAt<uint8_t>(m.data, row * m.cols + i));
+        const auto code = LoadAt<uint8_t>(m.data, row * m.cols + i);
+        const float w = m.storage == Storage::kInt8 ? static_cast<float>(static_cast<int8_t>(code))
+                                                    : F8E4M3ToFloat(code);
         const float scale =
             m.scales == nullptr
                 ? 1.0f
-                : F8ScaleAt(m, row / m.scale_block_rows * per_row + i / m.scale_block_cols);
+                : BlockScaleAt(m, row / m.scale_block_rows * per_row + i / m.scale_block_cols);
         out[i] = w * (scale * m.global_scale);
       }
       break;
@@ -247,8 +254,8 @@ Status ValidateScales(const StoredMatrix& m) {
   }
   for (size_t i = 0; i < n; ++i) {
     float scale = 0.0f;
-    if (m.storage == Storage::kF8E4M3) {
-      scale = F8ScaleAt(m, i);
+    if (m.storage == Storage::kF8E4M3 || m.storage == Storage::kInt8) {
+      scale = BlockScaleAt(m, i);
     } else {
       const auto bits = LoadAt<uint8_t>(m.scales, i);
       scale = m.storage == Storage::kNVFP4 ? F8E4M3ToFloat(bits) : E8M0ToFloat(bits);
