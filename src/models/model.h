@@ -23,6 +23,10 @@ struct LoadOptions {
   /// theirs.
   std::optional<WeightFormat> dense_format;
 
+  /// Keep the packed experts in PATH.panels or DIR/carpool.panels, and take them from there.
+  bool panel_cache = false;
+  PanelCache* cache = nullptr;  // set by Model::Load
+
   WeightFormat DenseFormat(const StoredMatrix& m) const {
     const WeightFormat natural = PackedMatrix::NaturalFormat(m);
     const bool small = natural == WeightFormat::kNVFP4 || natural == WeightFormat::kMXFP4;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "base/log.h"
 #include "base/memory_info.h"
@@ -9,6 +10,7 @@
 #include "layers/mla_attention.h"
 #include "layers/mlp.h"
 #include "models/model_weights.h"
+#include "weights/content_key.h"
 
 namespace carpool {
 namespace {
@@ -147,7 +149,8 @@ Result<std::unique_ptr<Mlp>> BuildDense(const GatedMlpWeights& w, const DensePac
 }
 
 Result<std::unique_ptr<Mlp>> BuildMoe(size_t moe_layer, const ModelConfig& c, MoeWeights& w,
-                                      ThreadPool& pool, size_t& bytes_per_expert) {
+                                      ThreadPool& pool, PanelCache* cache,
+                                      size_t& bytes_per_expert) {
   PackedRouter router;
   ASSIGN_OR_RETURN(router.weight, PackedMatrix::Pack(w.router));
   if (w.shared_gate.rows != 0) {
@@ -155,8 +158,8 @@ Result<std::unique_ptr<Mlp>> BuildMoe(size_t moe_layer, const ModelConfig& c, Mo
   }
   router.bias = std::move(w.router_bias);
   router.correction_bias = std::move(w.correction_bias);
-  ASSIGN_OR_RETURN(ExpertBank bank,
-                   ExpertBank::Pack(w.experts, w.shared ? &*w.shared : nullptr, pool, {}, c.glu));
+  ASSIGN_OR_RETURN(ExpertBank bank, ExpertBank::Pack(w.experts, w.shared ? &*w.shared : nullptr,
+                                                     pool, {}, c.glu, cache));
   bytes_per_expert = bank.bytes_per_expert();
   return std::unique_ptr<Mlp>(new MoeBlock(moe_layer, std::move(router), std::move(bank)));
 }
@@ -211,8 +214,8 @@ Result<ModelParts> BuildModel(const ModelConfig& config, const Checkpoint& check
     if (w.dense) {
       ASSIGN_OR_RETURN(layer.mlp, BuildDense(*w.dense, pack));
     } else {
-      ASSIGN_OR_RETURN(layer.mlp,
-                       BuildMoe(moe_layer++, config, *w.moe, pool, parts.bytes_per_expert));
+      ASSIGN_OR_RETURN(layer.mlp, BuildMoe(moe_layer++, config, *w.moe, pool, options.cache,
+                                           parts.bytes_per_expert));
     }
     parts.layers.push_back(std::move(layer));
     parts.kv_layout.entry_width.push_back(EntryWidth(config));
@@ -238,7 +241,16 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& dir, ThreadPool& p
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::OpenDirectory(dir));
   RETURN_IF_ERROR(CheckMemory(checkpoint, dir));
-  return Build(config, std::move(checkpoint), pool, options);
+  if (!options.panel_cache) return Build(config, std::move(checkpoint), pool, options);
+  std::error_code ec;
+  PanelCache cache(
+      std::filesystem::is_directory(dir, ec) ? dir + "/carpool.panels" : dir + ".panels",
+      ContentKey(checkpoint, dir));
+  LoadOptions with_cache = options;
+  with_cache.cache = &cache;
+  ASSIGN_OR_RETURN(auto model, Build(config, std::move(checkpoint), pool, with_cache));
+  cache.Finish();
+  return model;
 }
 
 }  // namespace carpool

@@ -154,6 +154,19 @@ uint16_t FloatToBF16(float value) {
   return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
+uint16_t FloatToF16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
+  if (std::isnan(value)) return sign | 0x7E00;
+  const float magnitude = std::fabs(value);
+  if (magnitude >= 65520.0f) return sign | 0x7C00;
+  if (magnitude < 0x1p-14f) {  // in units of the smallest subnormal; 1024 carries into the exponent
+    return sign | static_cast<uint16_t>(std::nearbyint(magnitude * 0x1p24f));
+  }
+  const uint32_t rounded = (bits & 0x7FFFFFFFu) + 0x0FFFu + ((bits >> 13) & 1);
+  return sign | static_cast<uint16_t>((rounded - (112u << 23)) >> 13);
+}
+
 void DequantizeRow(const StoredMatrix& m, size_t row, float* out) {
   switch (m.storage) {
     case Storage::kF32:

@@ -89,5 +89,6 @@ float F16ToFloat(uint16_t bits);
 float E8M0ToFloat(uint8_t bits);    // 255 is NaN
 float E2M1ToFloat(uint8_t code);    // low four bits
 uint16_t FloatToBF16(float value);  // round to nearest even, NaN stays quiet
+uint16_t FloatToF16(float value);   // the same; infinity from 65520 on
 
 }  // namespace carpool
