@@ -29,7 +29,8 @@ struct LoadOptions {
 
   WeightFormat DenseFormat(const StoredMatrix& m) const {
     const WeightFormat natural = PackedMatrix::NaturalFormat(m);
-    const bool small = natural == WeightFormat::kNVFP4 || natural == WeightFormat::kMXFP4;
+    const bool small = natural == WeightFormat::kNVFP4 || natural == WeightFormat::kMXFP4 ||
+                       natural == WeightFormat::kQ4;
     return small ? natural : dense_format.value_or(natural);
   }
 };
