@@ -112,9 +112,9 @@ Result<BenchStackReport> BenchStack(const BenchStackOptions& o) {
   ThreadPool pool(o.threads);
   constexpr size_t kPasses = 8;
   const auto roof = [&] { return BestBandwidth(BenchMembw({o.threads}, o.membw_bytes, kPasses)); };
-  report.membw_gbytes_per_s = roof();
   SyntheticOptions model_options = o.model;
   ASSIGN_OR_RETURN(report.moe_layers, ChooseLayers(o));
+  report.membw_gbytes_per_s = roof();
   model_options.moe_layers = report.moe_layers;
   ASSIGN_OR_RETURN(const auto synthetic, SyntheticModel::Make(model_options, pool));
   const Model& model = synthetic->model();
