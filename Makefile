@@ -4,7 +4,7 @@
 PRESET ?= release
 BUILD := build/$(PRESET)
 
-.PHONY: deps deps-format build test demo bench lab format lint clean soak browser clients install deb
+.PHONY: deps deps-format build test demo bench lab format lint clean soak browser clients neon install deb
 
 deps:
 	@tools/install_deps.sh
@@ -46,6 +46,13 @@ browser: build
 clients:
 	@python3 -m venv build/clients
 	@build/clients/bin/pip install -q openai 'lm-eval[api]' transformers
+
+# the number formats' tests with the NEON kernels, cross-compiled for 64-bit Arm and run by qemu
+neon:
+	@tools/install_deps.sh g++-aarch64-linux-gnu qemu-user-static googletest
+	@cmake -S tools/neon -B build/neon -G Ninja >/dev/null
+	@cmake --build build/neon
+	@qemu-aarch64-static build/neon/quant_test --gtest_brief=1
 
 PREFIX ?= /usr/local
 install: build

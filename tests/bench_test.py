@@ -41,6 +41,30 @@ class Contract(unittest.TestCase):
         self.assertEqual(report["rows"][0]["distinct_experts"], 8)
         self.assertEqual(report["rows"][1]["routing"], "oea:k0=3")
 
+    def test_decode(self):
+        report = bench_json("decode", "--batch", "1,2", "--context", "8,80", "--steps", "3", "--threads", "1",
+                            "--dense-format", "q8", "--activations", "q8", "--membw-megabytes", "256")
+        self.assertEqual([(r["context"], r["batch"]) for r in report["rows"]][::2], [(8, 1), (8, 2), (80, 1), (80, 2)])
+        for row in report["rows"]:
+            self.assertLessEqual(ROW_KEYS, set(row))
+        self.assertGreater(report["membw_gbytes_per_s"], 0)
+
+    def test_decode_of_a_stack_of_real_layers(self):
+        # Deeper than the 2048 tokens from which on the indexer chooses.
+        report = bench_json("decode", "--shape", "glm-5", "--layers", "1", "--experts", "16", "--batch", "2", "--context",
+                            "64,2200", "--steps", "1", "--activations", "q8", "--threads", "2", "--membw-megabytes", "256")
+        self.assertEqual({(r["context"], r["routing"]) for r in report["rows"]},
+                         {(c, p) for c in (64, 2200) for p in ("vanilla", "oea:k0=3")})
+        for row in report["rows"]:
+            self.assertLessEqual(ROW_KEYS | {"model_gain", "moe_gain", "model_us"}, set(row))
+            self.assertGreater(row["stack_us"]["keys"], 0)
+            if row["routing"] == "vanilla":
+                self.assertEqual((row["model_gain"], row["moe_gain"]), (1, 1))
+        self.assertGreater(report["rows"][0]["stack_us"]["indexer"], 0)
+        result = run("decode", "--shape", "glm-5", "--layers", "1000")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, "need .* GB, .* GB are free")
+
     def test_membw(self):
         report = bench_json("membw", "--threads", "1", "--megabytes", "256", "--passes", "2")
         self.assertEqual({(r["threads"], r["pages"], r["prefetch"]) for r in report["rows"]},
@@ -55,6 +79,8 @@ class Contract(unittest.TestCase):
             (["moe", "--batch", "1,x"], ["--batch"]),
             (["moe", "--shape", "demo", "--routing", "oea:k0=9"], ["k0"]),
             (["membw", "--thread-list", "0"], ["--thread-list"]),
+            (["decode", "--shape", "qwen3-30b"], ["qwen3-30b", "glm-5"]),
+            (["decode", "--dense-format", "q4"], ["--dense-format", "q8", "q4"]),
             (["moe", "--threads", "0"], ["--threads"]),
         ]:
             with self.subTest(args=args):

@@ -62,13 +62,27 @@ class Quantize(unittest.TestCase):
         for file in whole.iterdir():
             self.assertEqual((part / file.name).read_bytes(), file.read_bytes(), file.name)
 
+    def test_int8_loads_and_keeps_the_text_s_cross_entropy(self):
+        text = self.folder / "text.txt"
+        text.write_text((BUNDLED / "heldout.txt").read_text()[:6000])
+        target = self.folder / "q8"
+        result = run(target, "--experts", "q8", "--dense", "q8", "--threads", "2", "--text", str(text), "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = json.loads(result.stdout)
+        kinds = {(k["part"], k["to"]): k for k in report["kinds"]}
+        self.assertEqual(set(kinds), {("experts", "q8"), ("dense", "q8")})
+        self.assertLess(kinds["dense", "q8"]["rmse"], 0.008)
+        self.assertLess(abs(report["cross_entropy"]["change"]), 0.01)
+        info = subprocess.run([CARPOOL, "info", str(target), "--json"], capture_output=True, text=True, timeout=60)
+        self.assertGreater(json.loads(info.stdout)["tensor_bytes"]["q8"], 1_000_000)
+
     def test_bad_input(self):
         used = self.folder / "used"
         used.mkdir()
         (used / "mine.txt").write_text("x")
         for args, words in [
             ((used,), ["empty directory"]),
-            ((self.folder / "a", "--experts", "q8"), ["--experts", "nvfp4", "q8"]),
+            ((self.folder / "a", "--experts", "q5"), ["--experts", "nvfp4", "q8", "q5"]),
             ((self.folder / "b", "--keep", "("), ["--keep"]),
         ]:
             with self.subTest(args=args):

@@ -4,6 +4,11 @@
 
 #include "base/log.h"
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace carpool {
 
 std::string_view IsaName(Isa isa) {
@@ -26,7 +31,7 @@ bool CpuSupports(Isa isa) {
       return true;
     case Isa::kNeon:
 #if defined(__aarch64__)
-      return true;
+      return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #else
       return false;
 #endif

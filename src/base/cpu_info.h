@@ -13,7 +13,7 @@ enum class Isa { kScalar, kNeon, kAvx2, kAvx512 };
 std::string_view IsaName(Isa isa);
 
 /// kAvx2 means AVX2 + FMA + F16C (every AVX2 CPU has it); kAvx512 means F, BW, DQ, VL, VNNI and
-/// VBMI (Ice Lake, Zen 4 and later).
+/// VBMI (Ice Lake, Zen 4 and later); kNeon means the dot-product instructions (Armv8.2 servers).
 bool CpuSupports(Isa isa);
 
 /// The best variant this CPU supports, or the one CARPOOL_ISA names if it is supported; an unusable

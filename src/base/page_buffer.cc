@@ -8,10 +8,12 @@
 #include <new>
 
 #include "base/aligned.h"
+#include "base/memory_nodes.h"
 
 namespace carpool {
 namespace {
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kSmallPage = 4096;
 constexpr size_t kMapFrom = size_t{1} << 20;
 // The kernels prefetch and load a little past the end of a panel's scales.
 constexpr size_t kSlack = 64;
@@ -34,6 +36,7 @@ PageBuffer::PageBuffer(size_t bytes, Pages pages) : size_(bytes) {
   mapping_ = p;
   data_ = static_cast<std::byte*>(p) +
           (RoundUp(reinterpret_cast<uintptr_t>(p), kHugePage) - reinterpret_cast<uintptr_t>(p));
+  SpreadOverNodes(data_, RoundUp(bytes + kSlack, kSmallPage), MemoryNodes());
 #ifdef MADV_HUGEPAGE
   // Advice: small pages are slower, not wrong.
   madvise(data_, bytes + kSlack, pages == Pages::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);

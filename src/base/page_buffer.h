@@ -7,9 +7,8 @@
 
 namespace carpool {
 
-/// Owns `size()` zeroed bytes, 64-byte aligned (2 MB aligned from 1 MB on). Pages are touched by
-/// whoever writes first, so on a machine with several memory nodes they land near the packing
-/// thread. Throws std::bad_alloc.
+/// Owns `size()` zeroed bytes, 64-byte aligned (from 1 MB on 2 MB aligned, and spread over all
+/// memory nodes page by page where there are several). Throws std::bad_alloc.
 class PageBuffer {
  public:
   enum class Pages { kHuge, kSmall };  // kSmall: for comparing the two

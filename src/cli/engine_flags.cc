@@ -24,6 +24,26 @@ void AddActivations(CLI::App& command, EngineFlags& flags) {
       .add_option("--activations", flags.activations,
                   "Activations that meet the weights: f32, or q8 (int8 blocks)")
       ->type_name("f32|q8");
+  command
+      .add_option(
+          "--dense-format", flags.dense_format,
+          "Attention, dense MLPs and head are packed as this: f32, bf16 or q8 (int8 blocks, "
+          "half the bytes of bf16); default: as stored")
+      ->type_name("F");
+  command
+      .add_flag("--panel-cache", flags.panel_cache,
+                "Keep the packed experts in a file beside the checkpoint (carpool.panels, the "
+                "experts' size) and start from it next time")
+      ->envname("CARPOOL_PANEL_CACHE");
+}
+
+Result<std::optional<WeightFormat>> ParseDenseFormat(const std::string& text) {
+  if (text.empty()) return std::optional<WeightFormat>();
+  if (text == "f32") return std::optional(WeightFormat::kF32);
+  if (text == "bf16") return std::optional(WeightFormat::kBF16);
+  if (text == "q8") return std::optional(WeightFormat::kQ8);
+  return MakeError(ErrorCode::kInvalidArgument, "--dense-format: wanted f32, bf16 or q8, got '{}'",
+                   text);
 }
 
 Result<Activations> ParseActivations(const std::string& text) {
@@ -41,6 +61,8 @@ Result<EngineOptions> ResolveEngineOptions(const EngineFlags& flags) {
   ASSIGN_OR_RETURN(options.threads, ResolveThreads(flags.common.threads.has_value(),
                                                    flags.common.threads.value_or(0)));
   ASSIGN_OR_RETURN(options.activations, ParseActivations(flags.activations));
+  options.load.panel_cache = flags.panel_cache;
+  ASSIGN_OR_RETURN(options.load.dense_format, ParseDenseFormat(flags.dense_format));
   ASSIGN_OR_RETURN(options.policy, ResolvePolicy(flags.common.routing));
   options.load.progress = [line = std::make_shared<ProgressLine>("loading")](
                               size_t done, size_t total) { line->Update(done, total); };

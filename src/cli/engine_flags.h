@@ -9,12 +9,17 @@ namespace carpool::cli {
 struct EngineFlags {
   CommonFlags common;
   std::string activations = "f32";  // --activations f32|q8
+  std::string dense_format;         // --dense-format f32|bf16|q8; empty = as stored
+  bool panel_cache = false;         // --panel-cache
 };
-/// MODEL, --threads, --routing, --json, --activations.
+/// MODEL, --threads, --routing, --json, --activations, --dense-format.
 void AddEngineFlags(CLI::App& command, EngineFlags& flags);
+/// --activations, --dense-format and --panel-cache.
 void AddActivations(CLI::App& command, EngineFlags& flags);
 
 Result<Activations> ParseActivations(const std::string& text);
+/// Empty: nothing.
+Result<std::optional<WeightFormat>> ParseDenseFormat(const std::string& text);
 /// --routing, else the environment, else vanilla.
 Result<std::shared_ptr<const PolicySpec>> ResolvePolicy(const std::string& routing);
 

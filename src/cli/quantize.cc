@@ -20,13 +20,11 @@ struct Flags {
 Result<Storage> ParseStorage(const std::string& flag, const std::string& text, bool dense) {
   if (text == "nvfp4") return Storage::kNVFP4;
   if (text == "mxfp4") return Storage::kMXFP4;
+  if (text == "q8") return Storage::kInt8;
   if (text == "fp8") return Storage::kF8E4M3;
   if (text == "bf16" && dense) return Storage::kBF16;
-  return MakeError(ErrorCode::kInvalidArgument, "{}: wanted nvfp4, mxfp4, fp8{}, got '{}'{}", flag,
-                   dense ? " or bf16" : "", text,
-                   text == "q8"
-                       ? "; q8 blocks are made when a model is loaded and are no checkpoint format"
-                       : "");
+  return MakeError(ErrorCode::kInvalidArgument, "{}: wanted nvfp4, mxfp4, q8{}, got '{}'", flag,
+                   dense ? ", fp8 or bf16" : " or fp8", text);
 }
 
 Result<double> CrossEntropy(const std::string& dir, const std::string& text_path,
@@ -116,12 +114,12 @@ void AddQuantize(CLI::App& root) {
                                  [flags] { return Run(*flags); });
   command->add_option("SRC", flags->source, "Checkpoint directory")->required();
   command->add_option("DST", flags->target, "New directory")->required();
-  command->add_option("--experts", flags->experts, "Routed experts: nvfp4, mxfp4 or fp8")
+  command->add_option("--experts", flags->experts, "Routed experts: nvfp4, mxfp4, q8 or fp8")
       ->type_name("F")
       ->capture_default_str();
   command
       ->add_option("--dense", flags->dense,
-                   "Attention, shared experts, dense MLPs: bf16, nvfp4, mxfp4 or fp8")
+                   "Attention, shared experts, dense MLPs: bf16, q8, nvfp4, mxfp4 or fp8")
       ->type_name("F")
       ->capture_default_str();
   command->add_option("--keep", flags->keep, "Modules this finds stay as they are")

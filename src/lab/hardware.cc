@@ -79,6 +79,10 @@ double BytesPerWeight(WeightFormat format) {
       return 0.5 + 1.0 / 16;  // a byte of scale per 16
     case WeightFormat::kMXFP4:
       return 0.5 + 1.0 / 32;
+    case WeightFormat::kQ4:
+      return 0.5 + 1.0 / 8;  // four bytes of scale and minimum per 32
+    case WeightFormat::kQ6:
+      return 0.75 + 1.0 / 8;
   }
   return 4.0;
 }

@@ -83,6 +83,35 @@ void Lockstep::Prefill(MatView<const int32_t> prompts) {
   position_ += prompts.cols;
 }
 
+void Lockstep::PretendPrefill(size_t tokens, uint64_t seed) {
+  CARPOOL_CHECK(tokens <= max_tokens_);
+  for (auto& t : tables_) CARPOOL_CHECK(kv_.Grow(t, tokens));
+  const KvLayout& layout = kv_.layout();
+  const size_t pages = DivCeil(tokens, kPageTokens);
+  pool_.ParallelFor(batch_ * pages, [&](size_t task, size_t) {
+    const PageTable& table = tables_[task / pages];
+    const size_t first = task % pages * kPageTokens;
+    uint64_t state = seed + task * 0x9E3779B97F4A7C15ull;
+    const auto fill = [&state](float* out, size_t n) {
+      for (size_t i = 0; i < n; ++i) {  // uniform, variance 1, as normed latents have it
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        out[i] = (static_cast<float>(state >> 40) * 0x1p-23f - 1.0f) * 1.7320508f;
+      }
+    };
+    for (size_t layer = 0; layer < layout.entry_width.size(); ++layer) {
+      fill(kv_.Entry(layer, table, first), layout.entry_width[layer] * kPageTokens);
+      if (layout.index_dim[layer] > 0)
+        fill(kv_.IndexPage(layer, table, first), layout.index_dim[layer] * kPageTokens);
+    }
+  });
+  position_ = tokens;
+}
+
+void Lockstep::Rewind(size_t tokens) {
+  CARPOOL_CHECK(tokens <= position_);
+  position_ = tokens;
+}
+
 double CrossEntropy(std::span<const float> logits, int32_t target) {
   const float max = *std::max_element(logits.begin(), logits.end());
   double sum = 0.0;

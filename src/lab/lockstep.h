@@ -34,6 +34,11 @@ class Lockstep {
   /// Feeds `prompts` [batch, n] as prefill rows in chunks, so that a benchmark can start deep in
   /// the context.
   void Prefill(MatView<const int32_t> prompts);
+  /// Fills every sequence's cache up to `tokens` positions with noise, as if they had been fed: a
+  /// benchmark can start deep in the context without computing it.
+  void PretendPrefill(size_t tokens, uint64_t seed);
+  /// The next Step writes position `tokens` again; what lies behind is forgotten.
+  void Rewind(size_t tokens);
   /// Back to empty caches.
   void Reset();
 

@@ -65,6 +65,11 @@ std::vector<PlannedTensor> TensorsOf(const std::string& module, Storage target, 
       return {{module + ".weight", Dtype::kF8E4M3, {rows, cols}, rows * cols},
               {module + ".weight_scale_inv", Dtype::kF32, {r, c}, r * c * 4}};
     }
+    case Storage::kInt8: {
+      const uint64_t groups = DivCeil(cols, uint64_t{32});
+      return {{module + ".weight", Dtype::kI8, {rows, cols}, rows * cols},
+              {module + ".weight_scale", Dtype::kBF16, {rows, groups}, rows * groups * 2}};
+    }
     default:
       return {{module + ".weight", Dtype::kBF16, {rows, cols}, rows * cols * 2}};
   }

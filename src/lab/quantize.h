@@ -14,10 +14,11 @@
 namespace carpool {
 
 struct QuantizeOptions {
-  Storage experts = Storage::kNVFP4;  // routed experts' projections: kNVFP4, kMXFP4 or kF8E4M3
-  Storage dense =
-      Storage::kBF16;  // attention, shared experts, dense MLPs: kBF16, kNVFP4, kMXFP4 or kF8E4M3
-  std::string keep;    // regular expression; modules it finds stay as they are
+  // Routed experts' projections: kNVFP4, kMXFP4, kInt8 or kF8E4M3.
+  Storage experts = Storage::kNVFP4;
+  // Attention, shared experts, dense MLPs: one of those or kBF16.
+  Storage dense = Storage::kBF16;
+  std::string keep;  // regular expression; modules it finds stay as they are
   uint64_t shard_bytes = uint64_t{2} << 30;
   std::function<void(size_t done, size_t total)> progress;
 };
@@ -40,9 +41,10 @@ struct QuantizeReport {
 
 /// `from` and `to` are checkpoint directories; `to` is made, or is empty, or holds an interrupted
 /// run of the same `from` and options, which is resumed shard by shard. The index, without which
-/// nothing loads, is written last. NVFP4 in the ModelOpt layout, MXFP4 as compressed-tensors, FP8
-/// in 128 x 128 blocks. Router, embeddings, head, norms, kv_b and indexer weights stay as they are.
-/// Errors: InvalidArgument (`to` is in use, cannot be written), and those of loading `from`.
+/// nothing loads, is written last. NVFP4 in the ModelOpt layout, MXFP4 and
+/// int8 (groups of 32) as compressed-tensors, FP8 in 128 x 128 blocks. Router, embeddings, head,
+/// norms, kv_b and indexer weights stay as they are. Errors: InvalidArgument (`to` is in use,
+/// cannot be written), and those of loading `from`.
 Result<QuantizeReport> QuantizeCheckpoint(const std::string& from, const std::string& to,
                                           const QuantizeOptions& options, ThreadPool& pool);
 

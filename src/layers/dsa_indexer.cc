@@ -70,11 +70,13 @@ void DsaIndexer::Select(IndexerInputs in, StepContext& step) const {
     const PageTable& table = *batch.tables[batch.sequences[t]];
     const size_t groups = DivCeil(batch.positions[t] + size_t{1}, kPageTokens);
     const size_t first = task % chunks * kGroupsPerTask;
-    for (size_t g = first; g < std::min(first + kGroupsPerTask, groups); ++g) {
-      IndexScores(in.q.Row(t), in.head_weights.Row(t), heads_, dim_, scale,
-                  step.kv.IndexPage(layer_, table, g * kPageTokens),
-                  scores.Row(r) + g * kPageTokens);
-    }
+    if (first >= groups) return;
+    const float* pages[kGroupsPerTask];
+    const size_t count = std::min(kGroupsPerTask, groups - first);
+    for (size_t g = 0; g < count; ++g)
+      pages[g] = step.kv.IndexPage(layer_, table, (first + g) * kPageTokens);
+    IndexScores(in.q.Row(t), in.head_weights.Row(t), heads_, dim_, scale, {pages, count},
+                scores.Row(r) + first * kPageTokens);
   });
   RunTasks(step.ops.pool, sparse_rows, fork, [&](size_t r, size_t worker) {
     const size_t t = row_of[r];

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "layers/attention.h"
+#include "ops/attention.h"
 #include "ops/matmul.h"
 
 namespace carpool {

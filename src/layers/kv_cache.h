@@ -12,7 +12,7 @@
 
 #include "base/aligned.h"
 #include "base/result.h"
-#include "ops/attention.h"
+#include "ops/index_scores.h"
 
 namespace carpool {
 

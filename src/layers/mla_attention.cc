@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "layers/stopwatch.h"
 #include "ops/elementwise.h"
 
 namespace carpool {
@@ -45,7 +46,10 @@ void MlaAttention::Forward(MatView<const float> h, MatView<float> out, StepConte
                 step.rope.sin.RowSpan(t), shape_.rope_interleaved);
     }
   }
-  if (indexer_ != nullptr) indexer_->Select(index, step);
+  if (indexer_ != nullptr) {
+    Stopwatch watch(step.stats.indexer_ns);
+    indexer_->Select(index, step);
+  }
 
   auto q_latent = ops.arena.Matrix<float>(rows, shape_.heads * shape_.kv_lora_rank);
   MatMulPerHead(q, head_dim, weights_.w_uk, q_latent, ops);
@@ -122,6 +126,7 @@ void MlaAttention::AttendRows(MatView<const float> q, MatView<const float> q_lat
     }
     rows[num_rows++] = {padded, keys, num_keys, out_latent.Row(t)};
   }
+  Stopwatch watch(step.stats.keys_ns);
   Attend(rows.first(num_rows),
          {.heads = shape_.heads,
           .heads_per_kv = shape_.heads,

@@ -12,6 +12,7 @@
 #include "layers/attention.h"
 #include "layers/dsa_indexer.h"
 #include "layers/step.h"
+#include "ops/attention.h"
 #include "ops/matmul.h"
 
 namespace carpool {

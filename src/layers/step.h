@@ -51,11 +51,13 @@ struct StepStats {
   uint64_t sparse_attention_rows =
       0;                      // (row, layer) pairs that attended to the keys the indexer selected
   uint64_t expert_bytes = 0;  // bytes of distinct routed experts read
-  uint64_t attention_ns = 0;
-  uint64_t router_ns = 0;   // router matmul, gate and policy
-  uint64_t experts_ns = 0;  // routed and shared experts
-  uint64_t dense_ns = 0;    // dense MLP layers
-  uint64_t head_ns = 0;     // final norm and logits
+  uint64_t attention_ns = 0;  // projections, indexer and the keys themselves
+  uint64_t indexer_ns = 0;    // of it: scores of the indexer and the choice of positions
+  uint64_t keys_ns = 0;       // of it: softmax over the keys
+  uint64_t router_ns = 0;     // router matmul, gate and policy
+  uint64_t experts_ns = 0;    // routed and shared experts
+  uint64_t dense_ns = 0;      // dense MLP layers
+  uint64_t head_ns = 0;       // final norm and logits
   uint64_t total_ns = 0;
 
   void Clear() {

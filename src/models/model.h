@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,21 @@ namespace carpool {
 struct LoadOptions {
   /// Called with (layers done, layers in all) while layers are packed; may be empty.
   std::function<void(size_t, size_t)> progress;
+  /// Attention, dense MLPs and head are packed in this format instead of their own (kQ8: half the
+  /// bytes of bf16), unless they are stored in 4 bits already. Router, indexer and experts keep
+  /// theirs.
+  std::optional<WeightFormat> dense_format;
+
+  /// Keep the packed experts in PATH.panels or DIR/carpool.panels, and take them from there.
+  bool panel_cache = false;
+  PanelCache* cache = nullptr;  // set by Model::Load
+
+  WeightFormat DenseFormat(const StoredMatrix& m) const {
+    const WeightFormat natural = PackedMatrix::NaturalFormat(m);
+    const bool small = natural == WeightFormat::kNVFP4 || natural == WeightFormat::kMXFP4 ||
+                       natural == WeightFormat::kQ4;
+    return small ? natural : dense_format.value_or(natural);
+  }
 };
 
 /// One transformer layer: x += attention(norm(x)); x += mlp(norm(x)).
@@ -41,10 +57,13 @@ struct ModelParts {
 
 class Model {
  public:
-  /// Loads the checkpoint in `dir`, or the GGUF file of that name. Errors: everything config, files and tensors can get wrong, in
-  /// one line each.
+  /// Loads the checkpoint in `dir`, or the GGUF file of that name. Errors: everything config, files
+  /// and tensors can get wrong, in one line each.
   static Result<std::unique_ptr<Model>> Load(const std::string& dir, ThreadPool& pool,
                                              const LoadOptions& options = {});
+  /// The same for a config and tensors that come from elsewhere.
+  static Result<std::unique_ptr<Model>> Build(const ModelConfig& config, Checkpoint checkpoint,
+                                              ThreadPool& pool, const LoadOptions& options = {});
 
   const ModelConfig& config() const { return parts_.config; }
   const KvLayout& kv_layout() const { return parts_.kv_layout; }

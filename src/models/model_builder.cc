@@ -1,10 +1,16 @@
 #include "models/model_builder.h"
 
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
 #include "base/log.h"
+#include "base/memory_info.h"
 #include "layers/gqa_attention.h"
 #include "layers/mla_attention.h"
 #include "layers/mlp.h"
 #include "models/model_weights.h"
+#include "weights/content_key.h"
 
 namespace carpool {
 namespace {
@@ -36,42 +42,65 @@ GqaShape ShapeOfGqa(const ModelConfig& c, size_t layer) {
 }
 
 /// Splits kv_b [heads * (nope + v), kv_lora] into the absorbed per-head weights. They stay bf16
-/// when kv_b is.
-void SplitKvB(const StoredMatrix& kv_b, const MlaShape& s, PackedMlaWeights& out) {
+/// when kv_b is, and become int8 blocks where all dense weights do.
+Status SplitKvB(const StoredMatrix& kv_b, const MlaShape& s, const LoadOptions& options,
+                PackedMlaWeights& out) {
+  RETURN_IF_ERROR(ValidateScales(kv_b));
+  const WeightFormat format = options.dense_format.value_or(
+      kv_b.storage == Storage::kBF16 ? WeightFormat::kBF16 : WeightFormat::kF32);
   const size_t rank = s.kv_lora_rank, per_head = s.nope_dim + s.v_dim;
   std::vector<float> head(per_head * rank), transposed(rank * s.nope_dim);
   for (size_t h = 0; h < s.heads; ++h) {
     for (size_t r = 0; r < per_head; ++r)
       DequantizeRow(kv_b, h * per_head + r, head.data() + r * rank);
+    if (format == WeightFormat::kQ8 &&
+        !std::all_of(head.begin(), head.end(), [](float w) { return std::isfinite(w); })) {
+      return MakeError(
+          ErrorCode::kCorrupt,
+          "{}: head {} holds a weight that is not finite, which int8 blocks cannot hold", kv_b.name,
+          h);
+    }
     for (size_t n = 0; n < s.nope_dim; ++n) {
       for (size_t c = 0; c < rank; ++c) transposed[c * s.nope_dim + n] = head[n * rank + c];
     }
-    const WeightFormat format =
-        kv_b.storage == Storage::kBF16 ? WeightFormat::kBF16 : WeightFormat::kF32;
     out.w_uk.push_back(PackedMatrix::FromFloats(transposed.data(), rank, s.nope_dim, format));
     out.w_uv.push_back(
         PackedMatrix::FromFloats(head.data() + s.nope_dim * rank, s.v_dim, rank, format));
   }
+  return {};
 }
 
+/// Packs the matrices that LoadOptions::dense_format is about.
+class DensePacker {
+ public:
+  DensePacker(const LoadOptions& options, ThreadPool& pool) : options_(options), pool_(pool) {}
+  Result<PackedMatrix> operator()(const StoredMatrix& m) const {
+    return PackedMatrix::Pack(m, options_.DenseFormat(m), &pool_);
+  }
+  const LoadOptions& options() const { return options_; }
+
+ private:
+  const LoadOptions& options_;
+  ThreadPool& pool_;
+};
+
 Result<std::unique_ptr<Attention>> BuildMla(size_t layer, const ModelConfig& c,
-                                            const LayerWeights& w) {
+                                            const LayerWeights& w, const DensePacker& pack) {
   PackedMlaWeights packed;
   const MlaWeights& a = *w.mla;
   if (c.mla.q_lora_rank != 0) {
-    ASSIGN_OR_RETURN(packed.q_a, PackedMatrix::Pack(a.q_a));
+    ASSIGN_OR_RETURN(packed.q_a, pack(a.q_a));
   }
-  ASSIGN_OR_RETURN(packed.q_b, PackedMatrix::Pack(a.q_b));
-  ASSIGN_OR_RETURN(packed.kv_a, PackedMatrix::Pack(a.kv_a));
-  ASSIGN_OR_RETURN(packed.o, PackedMatrix::Pack(a.o));
+  ASSIGN_OR_RETURN(packed.q_b, pack(a.q_b));
+  ASSIGN_OR_RETURN(packed.kv_a, pack(a.kv_a));
+  ASSIGN_OR_RETURN(packed.o, pack(a.o));
   packed.q_a_norm = a.q_a_norm;
   packed.kv_a_norm = a.kv_a_norm;
   packed.q_a_bias = a.q_a_bias;
   packed.kv_a_bias = a.kv_a_bias;
   packed.o_bias = a.o_bias;
   const MlaShape shape = ShapeOfMla(c);
-  RETURN_IF_ERROR(ValidateScales(a.kv_b));
-  SplitKvB(a.kv_b, shape, packed);
+  RETURN_IF_ERROR(SplitKvB(a.kv_b, shape, pack.options(), packed));
 
   std::unique_ptr<DsaIndexer> indexer;
   if (w.indexer) {
@@ -90,12 +119,13 @@ Result<std::unique_ptr<Attention>> BuildMla(size_t layer, const ModelConfig& c,
       new MlaAttention(layer, shape, std::move(packed), std::move(indexer), uses_selection));
 }
 
-Result<std::unique_ptr<Attention>> BuildGqa(size_t layer, const ModelConfig& c, GqaWeights& w) {
+Result<std::unique_ptr<Attention>> BuildGqa(size_t layer, const ModelConfig& c, GqaWeights& w,
+                                            const DensePacker& pack) {
   PackedGqaWeights packed;
-  ASSIGN_OR_RETURN(packed.q, PackedMatrix::Pack(w.q));
-  ASSIGN_OR_RETURN(packed.k, PackedMatrix::Pack(w.k));
-  ASSIGN_OR_RETURN(packed.v, PackedMatrix::Pack(w.v));
-  ASSIGN_OR_RETURN(packed.o, PackedMatrix::Pack(w.o));
+  ASSIGN_OR_RETURN(packed.q, pack(w.q));
+  ASSIGN_OR_RETURN(packed.k, pack(w.k));
+  ASSIGN_OR_RETURN(packed.v, pack(w.v));
+  ASSIGN_OR_RETURN(packed.o, pack(w.o));
   packed.q_bias = std::move(w.q_bias);
   packed.k_bias = std::move(w.k_bias);
   packed.v_bias = std::move(w.v_bias);
@@ -107,11 +137,11 @@ Result<std::unique_ptr<Attention>> BuildGqa(size_t layer, const ModelConfig& c, 
       new GqaAttention(layer, ShapeOfGqa(c, layer), std::move(packed)));
 }
 
-Result<std::unique_ptr<Mlp>> BuildDense(const GatedMlpWeights& w) {
+Result<std::unique_ptr<Mlp>> BuildDense(const GatedMlpWeights& w, const DensePacker& pack) {
   ExpertBank::Expert packed;
-  ASSIGN_OR_RETURN(packed.gate, PackedMatrix::Pack(w.gate));
-  ASSIGN_OR_RETURN(packed.up, PackedMatrix::Pack(w.up));
-  ASSIGN_OR_RETURN(packed.down, PackedMatrix::Pack(w.down));
+  ASSIGN_OR_RETURN(packed.gate, pack(w.gate));
+  ASSIGN_OR_RETURN(packed.up, pack(w.up));
+  ASSIGN_OR_RETURN(packed.down, pack(w.down));
   packed.gate_bias = w.gate_bias;
   packed.up_bias = w.up_bias;
   packed.down_bias = w.down_bias;
@@ -119,7 +149,8 @@ Result<std::unique_ptr<Mlp>> BuildDense(const GatedMlpWeights& w) {
 }
 
 Result<std::unique_ptr<Mlp>> BuildMoe(size_t moe_layer, const ModelConfig& c, MoeWeights& w,
-                                      ThreadPool& pool, size_t& bytes_per_expert) {
+                                      ThreadPool& pool, PanelCache* cache,
+                                      size_t& bytes_per_expert) {
   PackedRouter router;
   ASSIGN_OR_RETURN(router.weight, PackedMatrix::Pack(w.router));
   if (w.shared_gate.rows != 0) {
@@ -127,8 +158,8 @@ Result<std::unique_ptr<Mlp>> BuildMoe(size_t moe_layer, const ModelConfig& c, Mo
   }
   router.bias = std::move(w.router_bias);
   router.correction_bias = std::move(w.correction_bias);
-  ASSIGN_OR_RETURN(ExpertBank bank,
-                   ExpertBank::Pack(w.experts, w.shared ? &*w.shared : nullptr, pool, {}, c.glu));
+  ASSIGN_OR_RETURN(ExpertBank bank, ExpertBank::Pack(w.experts, w.shared ? &*w.shared : nullptr,
+                                                     pool, {}, c.glu, cache));
   bytes_per_expert = bank.bytes_per_expert();
   return std::unique_ptr<Mlp>(new MoeBlock(moe_layer, std::move(router), std::move(bank)));
 }
@@ -148,6 +179,19 @@ void LogReport(const LoadReport& report) {
               : fmt::format("{}", fmt::join(report.missing_optional, ", ")));
 }
 
+/// Packing makes a copy of every weight: said before the first one is made.
+Status CheckMemory(const Checkpoint& checkpoint, const std::string& dir) {
+  size_t wanted = 0;
+  for (const TensorInfo& t : checkpoint.tensors())
+    wanted += t.dtype == Dtype::kF16 ? 2 * t.bytes : t.bytes;  // f16 becomes f32
+  const size_t available = AvailableMemory();
+  if (wanted <= available) return {};
+  return MakeError(ErrorCode::kExhausted,
+                   "{}: packing its weights needs {:.1f} GB, {:.1f} GB are free; free memory, or "
+                   "make the model smaller with `carpool quantize`",
+                   dir, static_cast<double>(wanted) * 1e-9, static_cast<double>(available) * 1e-9);
+}
+
 }  // namespace
 
 Result<ModelParts> BuildModel(const ModelConfig& config, const Checkpoint& checkpoint,
@@ -155,6 +199,7 @@ Result<ModelParts> BuildModel(const ModelConfig& config, const Checkpoint& check
   TensorBinder binder(checkpoint);
   ASSIGN_OR_RETURN(ModelWeights weights, BindModel(config, binder));
   LogReport(binder.report());
+  const DensePacker pack(options, pool);
   ModelParts parts;
   parts.config = config;
   parts.report = binder.report();
@@ -164,12 +209,13 @@ Result<ModelParts> BuildModel(const ModelConfig& config, const Checkpoint& check
     DecoderLayer layer;
     layer.input_norm = std::move(w.input_norm);
     layer.post_attention_norm = std::move(w.post_attention_norm);
-    ASSIGN_OR_RETURN(layer.attention, w.mla ? BuildMla(i, config, w) : BuildGqa(i, config, *w.gqa));
+    ASSIGN_OR_RETURN(layer.attention,
+                     w.mla ? BuildMla(i, config, w, pack) : BuildGqa(i, config, *w.gqa, pack));
     if (w.dense) {
-      ASSIGN_OR_RETURN(layer.mlp, BuildDense(*w.dense));
+      ASSIGN_OR_RETURN(layer.mlp, BuildDense(*w.dense, pack));
     } else {
-      ASSIGN_OR_RETURN(layer.mlp,
-                       BuildMoe(moe_layer++, config, *w.moe, pool, parts.bytes_per_expert));
+      ASSIGN_OR_RETURN(layer.mlp, BuildMoe(moe_layer++, config, *w.moe, pool, options.cache,
+                                           parts.bytes_per_expert));
     }
     parts.layers.push_back(std::move(layer));
     parts.kv_layout.entry_width.push_back(EntryWidth(config));
@@ -180,16 +226,31 @@ Result<ModelParts> BuildModel(const ModelConfig& config, const Checkpoint& check
   parts.embedding = weights.embed_tokens;
   RETURN_IF_ERROR(ValidateScales(parts.embedding));
   parts.final_norm = std::move(weights.norm);
-  ASSIGN_OR_RETURN(parts.head, PackedMatrix::Pack(weights.lm_head));
+  ASSIGN_OR_RETURN(parts.head, pack(weights.lm_head));
   return parts;
+}
+
+Result<std::unique_ptr<Model>> Model::Build(const ModelConfig& config, Checkpoint checkpoint,
+                                            ThreadPool& pool, const LoadOptions& options) {
+  ASSIGN_OR_RETURN(ModelParts parts, BuildModel(config, checkpoint, pool, options));
+  return std::make_unique<Model>(std::move(checkpoint), std::move(parts));
 }
 
 Result<std::unique_ptr<Model>> Model::Load(const std::string& dir, ThreadPool& pool,
                                            const LoadOptions& options) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(dir));
-  ASSIGN_OR_RETURN(ModelParts parts, BuildModel(config, checkpoint, pool, options));
-  return std::make_unique<Model>(std::move(checkpoint), std::move(parts));
+  RETURN_IF_ERROR(CheckMemory(checkpoint, dir));
+  if (!options.panel_cache) return Build(config, std::move(checkpoint), pool, options);
+  std::error_code ec;
+  PanelCache cache(
+      std::filesystem::is_directory(dir, ec) ? dir + "/carpool.panels" : dir + ".panels",
+      ContentKey(checkpoint, dir));
+  LoadOptions with_cache = options;
+  with_cache.cache = &cache;
+  ASSIGN_OR_RETURN(auto model, Build(config, std::move(checkpoint), pool, with_cache));
+  cache.Finish();
+  return model;
 }
 
 }  // namespace carpool

@@ -1,5 +1,4 @@
-// Attention over gathered keys (grouped-query, and absorbed multi-head latent attention), and the
-// scores of the DSA indexer.
+// Attention over gathered keys: grouped-query, and absorbed multi-head latent attention.
 //
 // Keys come as pointers, ascending by position, so that the dense and the sparse path run the same
 // arithmetic in the same order: a row's result depends on its own keys only, never on the batch,
@@ -41,21 +40,8 @@ struct AttentionRow {
   float* out;                // [heads, value_width]: sum of p * value
 };
 
-/// out[h] = sum_t softmax_t(scale * q[h]·key_t) * value_t. One parallel region over (row, block of
+/// out[h] = sum_t softmax_t(scale * q[h]·key_t) * value_t. One parallel region over (row, group of
 /// heads).
 void Attend(std::span<const AttentionRow> rows, const AttentionHeads& heads, OpContext& context);
-
-/// Keys of the indexer lie transposed in groups of this many tokens: [index_dim][kIndexGroup].
-inline constexpr size_t kIndexGroup = 16;
-
-/// scores[t] = sum_h w[h] * relu(scale * q[h]·k_t) for the kIndexGroup keys of one group
-/// (models.md 1.6). q: [heads, dim], w: [heads], group: [dim][kIndexGroup], scores: [kIndexGroup].
-void IndexScores(const float* q, const float* w, size_t heads, size_t dim, float scale,
-                 const float* group, float* scores);
-
-/// Writes the positions of the k largest scores, ascending, to `selected`; ties go to the lower
-/// position, NaN last. scratch: [scores.size()]. Returns the number written, min(k, scores.size()).
-size_t SelectTopPositions(std::span<const float> scores, size_t k, std::span<uint64_t> scratch,
-                          std::span<uint32_t> selected);
 
 }  // namespace carpool

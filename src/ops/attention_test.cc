@@ -8,6 +8,7 @@
 #include <random>
 
 #include "ops/elementwise.h"
+#include "ops/index_scores.h"
 #include "ops/reference.h"
 
 namespace carpool {
@@ -152,6 +153,35 @@ TEST(Attend, GroupedHeadsAndSinksMatchTheirTwin) {
   }
 }
 
+TEST(Attend, BitsDependOnNeitherThreadsNorBatchMates) {
+  constexpr size_t kHeads = 24, kLatent = 48, kWidth = 64, kKeys = 70;
+  const auto keys = Random(kKeys * kWidth, 13), q = Random(kHeads * kWidth, 14);
+  std::vector<const float*> pointers;
+  for (size_t t = 0; t < kKeys; ++t) pointers.push_back(keys.data() + t * kWidth);
+  const auto run = [&](size_t threads, size_t rows) {
+    ThreadPool pool(threads);
+    Arena arena;
+    OpContext context{pool, arena};
+    std::vector<float> out(rows * kHeads * kLatent, NAN);
+    std::vector<AttentionRow> all;
+    for (size_t r = 0; r < rows; ++r)
+      all.push_back({q.data(), pointers.data(), kKeys - r, out.data() + r * kHeads * kLatent});
+    Attend(all,
+           {.heads = kHeads,
+            .heads_per_kv = kHeads,
+            .key_width = kWidth,
+            .value_width = kLatent,
+            .scale = 0.2f},
+           context);
+    out.resize(kHeads * kLatent);
+    return out;
+  };
+  const auto alone = run(1, 1);
+  for (size_t threads : {1, 2, 3}) {
+    for (size_t rows : {1, 2, 9}) EXPECT_EQ(run(threads, rows), alone) << threads << " " << rows;
+  }
+}
+
 TEST(Attend, HugeScoresDoNotOverflow) {
   ThreadPool pool(1);
   Arena arena;
@@ -169,14 +199,21 @@ TEST(IndexScores, MatchTheirTwinForEveryHeadCountAndDim) {
   for (size_t heads : {1, 2, 3, 4, 5, 8, 32}) {
     for (size_t dim : {2, 16, 32, 128}) {
       const auto q = Random(heads * dim, 21), w = Random(heads, 22),
-                 group = Random(dim * kIndexGroup, 23);
-      float scores[kIndexGroup];
-      IndexScores(q.data(), w.data(), heads, dim, 0.25f, group.data(), scores);
-      for (size_t t = 0; t < kIndexGroup; ++t) {
+                 keys = Random(3 * dim * kIndexGroup, 23);
+      const float* groups[] = {keys.data(), keys.data() + dim * kIndexGroup,
+                               keys.data() + 2 * dim * kIndexGroup};
+      float scores[3 * kIndexGroup], alone[kIndexGroup];
+      IndexScores(q.data(), w.data(), heads, dim, 0.25f, groups, scores);
+      for (size_t t = 0; t < 3 * kIndexGroup; ++t) {
+        const float* group = groups[t / kIndexGroup];
         std::vector<float> key;
-        for (size_t i = 0; i < dim; ++i) key.push_back(group[i * kIndexGroup + t]);
+        for (size_t i = 0; i < dim; ++i) key.push_back(group[i * kIndexGroup + t % kIndexGroup]);
         const double want = reference::IndexScore(q, w, key, 0.25);
         ASSERT_NEAR(scores[t], want, 1e-4 * (1 + std::fabs(want))) << heads << " " << dim;
+      }
+      for (size_t g = 0; g < 3; ++g) {
+        IndexScores(q.data(), w.data(), heads, dim, 0.25f, {groups + g, 1}, alone);
+        for (size_t t = 0; t < kIndexGroup; ++t) ASSERT_EQ(alone[t], scores[g * kIndexGroup + t]);
       }
     }
   }
@@ -184,8 +221,8 @@ TEST(IndexScores, MatchTheirTwinForEveryHeadCountAndDim) {
 
 TEST(SelectTopPositions, TiesGoToTheLowerPositionAndNanLosesAlways) {
   std::mt19937 rng(5);
-  for (size_t n : {1, 2, 7, 64, 65, 300}) {
-    for (size_t k : {1, 2, 8, 64}) {
+  for (size_t n : {1, 2, 7, 64, 65, 300, 5000}) {
+    for (size_t k : {1, 2, 8, 64, 299}) {
       std::vector<float> scores(n);
       for (float& s : scores)
         s = static_cast<float>(static_cast<int>(rng() % 9) - 4);  // many ties, zeros of both signs

@@ -1,26 +1,11 @@
 // Packing the experts of one layer: one slab, expert after expert, so that huge pages serve all of
 // them.
-#include <cstdio>
-#include <cstring>
-
 #include "base/aligned.h"
+#include "base/memory_info.h"
 #include "ops/experts.h"
 
 namespace carpool {
 namespace {
-
-/// MemAvailable of /proc/meminfo in bytes; SIZE_MAX where it cannot be read.
-size_t AvailableMemory() {
-  std::FILE* f = std::fopen("/proc/meminfo", "r");
-  if (f == nullptr) return SIZE_MAX;
-  char line[128];
-  size_t kilobytes = 0;
-  while (std::fgets(line, sizeof(line), f) != nullptr) {
-    if (std::sscanf(line, "MemAvailable: %zu kB", &kilobytes) == 1) break;
-  }
-  std::fclose(f);
-  return kilobytes == 0 ? SIZE_MAX : kilobytes * 1024;
-}
 
 Status CheckMemory(size_t bytes, const std::string& name) {
   const size_t available = AvailableMemory();
@@ -64,7 +49,8 @@ void CopyBiases(const ExpertSource& from, ExpertBank::Expert& to) {
 
 Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
                                     const ExpertSource* shared, ThreadPool& pool,
-                                    std::optional<WeightFormat> format, const Glu& glu) {
+                                    std::optional<WeightFormat> format, const Glu& glu,
+                                    PanelCache* cache) {
   ExpertBank bank;
   bank.glu_ = glu;
   if (!experts.empty()) {
@@ -81,19 +67,29 @@ Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
     RETURN_IF_ERROR(CheckMemory(expert_bytes * experts.size(), first.gate.name));
     bank.slab_ = PageBuffer(expert_bytes * experts.size());
     bank.experts_.resize(experts.size());
+    const std::span<std::byte> slab(bank.slab_.data(), bank.slab_.size());
+    // The panels of a tensor depend on its content, which the cache knows, and on the format.
+    const std::string entry =
+        fmt::format("{} {}", first.gate.name,
+                    WeightFormatName(format.value_or(PackedMatrix::NaturalFormat(first.gate))));
+    const bool cached = cache != nullptr && cache->Load(entry, slab, pool);
     std::vector<Status> statuses(experts.size());
     const auto pack = [&](size_t e) -> Status {
-      std::byte* memory = bank.slab_.data() + e * expert_bytes;
+      std::byte* memory = slab.data() + e * expert_bytes;
+      const auto one = [&](const StoredMatrix& m, size_t offset) {
+        return cached ? PackedMatrix::FromPacked(m, memory + offset, format)
+                      : PackedMatrix::PackInto(m, memory + offset, format);
+      };
       Expert& out = bank.experts_[e];
-      ASSIGN_OR_RETURN(out.gate, PackedMatrix::PackInto(experts[e].gate, memory, format));
-      ASSIGN_OR_RETURN(out.up, PackedMatrix::PackInto(experts[e].up, memory + gate_bytes, format));
-      ASSIGN_OR_RETURN(out.down, PackedMatrix::PackInto(experts[e].down,
-                                                        memory + gate_bytes + up_bytes, format));
+      ASSIGN_OR_RETURN(out.gate, one(experts[e].gate, 0));
+      ASSIGN_OR_RETURN(out.up, one(experts[e].up, gate_bytes));
+      ASSIGN_OR_RETURN(out.down, one(experts[e].down, gate_bytes + up_bytes));
       CopyBiases(experts[e], out);
       return {};
     };
     pool.ParallelFor(experts.size(), [&](size_t e, size_t) { statuses[e] = pack(e); });
     for (auto& status : statuses) RETURN_IF_ERROR(std::move(status));
+    if (cache != nullptr && !cached) cache->Store(entry, slab, pool);
   }
   if (shared != nullptr) {
     RETURN_IF_ERROR(CheckSame(shared->up, shared->up, shared->gate.rows, shared->gate.cols));

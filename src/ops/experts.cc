@@ -63,12 +63,17 @@ void GateUpTile(const Ride& ride, size_t unit, const Glu& glu, const OpContext& 
   const size_t panel = unit * kUnitPanels,
                panels = std::min(kUnitPanels, gate.num_panels() - panel);
   const std::byte* up_panels = up.panels() + panel * up.panel_bytes();
+  // Tiles go to threads in turn, so this thread's next one is probably this far on.
+  const size_t next_panel = panel + kUnitPanels * context.pool.num_threads();
+  const std::byte* next_gate = next_panel < gate.num_panels()
+                                   ? gate.panels() + next_panel * gate.panel_bytes()
+                                   : nullptr;
   alignas(64) float g[kRowChunk * kUnit], u[kRowChunk * kUnit];
   for (size_t first = 0; first < ride.rows; first += kRowChunk) {
     const size_t n = std::min(kRowChunk, ride.rows - first);
     Call(gate, panel, panels, ride.in, first, n, gate.UsesQ8(context.activations), g, kUnit,
          up_panels, kernels);
-    Call(up, panel, panels, ride.in, first, n, up.UsesQ8(context.activations), u, kUnit, nullptr,
+    Call(up, panel, panels, ride.in, first, n, up.UsesQ8(context.activations), u, kUnit, next_gate,
          kernels);
     const MatView<float> gates(g, n, panels * kPanelRows, kUnit);
     const MatView<float> ups(u, n, panels * kPanelRows, kUnit);
@@ -232,11 +237,12 @@ class ExpertRun {
   void DownTile(size_t first, size_t count, MatView<float> scratch, const float** terms) const {
     for (size_t a = 0; a < num_rides_; ++a) {
       const PackedMatrix& down = rides_[a].expert->down;
-      const std::byte* next = nullptr;
-      if (a + 1 < num_rides_) {
-        const PackedMatrix& w = rides_[a + 1].expert->down;
-        next = w.panels() + first * w.panel_bytes();
-      }
+      // The next expert's panels, or the first one's of this thread's next tile.
+      const bool last = a + 1 == num_rides_;
+      const PackedMatrix& w = rides_[last ? 0 : a + 1].expert->down;
+      const size_t next_panel = last ? first + count * context_.pool.num_threads() : first;
+      const std::byte* next =
+          next_panel < w.num_panels() ? w.panels() + next_panel * w.panel_bytes() : nullptr;
       Call(down, first, count, rides_[a].mid, 0, rides_[a].rows, down.UsesQ8(context_.activations),
            scratch.Row(rides_[a].first_slot), scratch.stride, next, context_.kernels);
       const auto outputs = scratch.Rows(rides_[a].first_slot, rides_[a].rows);

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "base/views.h"
 #include "ops/op_context.h"
+#include "quant/panel_cache.h"
 
 namespace carpool {
 
@@ -53,10 +54,11 @@ class ExpertBank {
   /// Packs in parallel into one block of memory, needing none besides. `shared` may be null. All
   /// experts have the same shape and formats; the shared expert (always active, weight 1, not in
   /// the plan) may have its own. Errors name the tensor; Exhausted, with numbers, when the block
-  /// does not fit into the free memory.
+  /// does not fit into the free memory. `cache`, when there is one, has the routed experts of
+  /// earlier starts and gets those that it lacks.
   static Result<ExpertBank> Pack(std::span<const ExpertSource> experts, const ExpertSource* shared,
                                  ThreadPool& pool, std::optional<WeightFormat> format = {},
-                                 const Glu& glu = {});
+                                 const Glu& glu = {}, PanelCache* cache = nullptr);
 
   size_t num_experts() const { return experts_.size(); }
   size_t hidden() const { return hidden_; }

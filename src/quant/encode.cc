@@ -69,6 +69,22 @@ void EncodeMXFP4(const float* values, size_t cols, std::byte* codes, std::byte* 
   }
 }
 
+/// Scales as bf16, so that the panels of the kernels hold the very same numbers.
+void EncodeInt8(const float* values, size_t cols, std::byte* codes, std::byte* scales) {
+  for (size_t b = 0; b * kBlockInputs < cols; ++b) {
+    const float* block = values + b * kBlockInputs;
+    const size_t n = std::min(kBlockInputs, cols - b * kBlockInputs);
+    const uint16_t bits = FloatToBF16(MaxAbs(block, n) / 127.0f);
+    const float scale = BF16ToFloat(bits);
+    std::memcpy(scales + b * 2, &bits, 2);
+    for (size_t i = 0; i < n; ++i) {
+      const float q = scale > 0.0f ? std::nearbyint(block[i] / scale) : 0.0f;
+      codes[b * kBlockInputs + i] =
+          static_cast<std::byte>(static_cast<int8_t>(std::clamp(q, -127.0f, 127.0f)));
+    }
+  }
+}
+
 /// Largest |value| per row; NaN or infinite values make it so.
 std::vector<float> RowMaxima(const StoredMatrix& source, ThreadPool& pool) {
   std::vector<float> maxima(source.rows);
@@ -125,7 +141,8 @@ uint8_t FloatToE2M1(double value) {
 
 Result<EncodedMatrix> EncodeMatrix(const StoredMatrix& source, Storage target, ThreadPool& pool) {
   const size_t block = target == Storage::kNVFP4 ? 16 : target == Storage::kMXFP4 ? 32 : 1;
-  const bool known = block > 1 || target == Storage::kF8E4M3 || target == Storage::kBF16;
+  const bool known = block > 1 || target == Storage::kF8E4M3 || target == Storage::kInt8 ||
+                     target == Storage::kBF16;
   if (!known || source.cols % block != 0) {
     return MakeError(ErrorCode::kUnsupported, "{}: [{}, {}] cannot be encoded as {}{}", source.name,
                      source.rows, source.cols, StorageName(target),
@@ -158,6 +175,13 @@ Result<EncodedMatrix> EncodeMatrix(const StoredMatrix& source, Storage target, T
     out.matrix.scales.resize(DivCeil(source.rows, kF8Block) * DivCeil(source.cols, kF8Block) * 4);
     FillF8Scales(source, out.matrix.scales, pool);
   }
+  const size_t int8_groups = DivCeil(source.cols, kBlockInputs);
+  if (target == Storage::kInt8) {
+    view.scale_block_rows = 1;
+    view.scale_block_cols = kBlockInputs;
+    view.scale_storage = Storage::kBF16;
+    out.matrix.scales.resize(source.rows * int8_groups * 2);
+  }
   view.data = out.matrix.data.data();
   view.data_bytes = out.matrix.data.size();
   view.scales = out.matrix.scales.empty() ? nullptr : out.matrix.scales.data();
@@ -174,6 +198,10 @@ Result<EncodedMatrix> EncodeMatrix(const StoredMatrix& source, Storage target, T
       case Storage::kMXFP4:
         EncodeMXFP4(values.data(), source.cols, codes,
                     out.matrix.scales.data() + r * (source.cols / 32));
+        break;
+      case Storage::kInt8:
+        EncodeInt8(values.data(), source.cols, codes,
+                   out.matrix.scales.data() + r * int8_groups * 2);
         break;
       case Storage::kF8E4M3:
         for (size_t i = 0; i < source.cols; ++i) {

@@ -24,8 +24,8 @@ struct EncodedMatrix {
 };
 
 /// `source` as kNVFP4 (scales by 16, one factor), kMXFP4 (scales by 32), kF8E4M3 (fp32 scales by
-/// 128 x 128) or kBF16. Rows in parallel. Errors: Unsupported (target, cols not a multiple of the
-/// block), Corrupt (not finite), naming the tensor.
+/// 128 x 128), kInt8 (bf16 scales by 32) or kBF16. Rows in parallel. Errors: Unsupported (target,
+/// cols not a multiple of the block), Corrupt (not finite), naming the tensor.
 Result<EncodedMatrix> EncodeMatrix(const StoredMatrix& source, Storage target, ThreadPool& pool);
 
 }  // namespace carpool

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 namespace carpool {
 namespace {
@@ -56,6 +57,7 @@ TEST(Encode, EveryTargetStaysNearItsSource) {
   ThreadPool pool(2);
   const std::pair<Storage, double> targets[] = {{Storage::kBF16, 0.003},
                                                 {Storage::kF8E4M3, 0.03},
+                                                {Storage::kInt8, 0.006},
                                                 {Storage::kNVFP4, 0.11},
                                                 {Storage::kMXFP4, 0.14}};
   for (const auto& [target, bound] : targets) {
@@ -81,6 +83,25 @@ TEST(Encode, ZerosStayZerosAndBadInputIsNamed) {
   bad[5] = std::nanf("");
   EXPECT_EQ(EncodeMatrix(View(bad, 1, 32), Storage::kNVFP4, pool).error().code,
             ErrorCode::kCorrupt);
+}
+
+TEST(Encode, Int8BlocksArePackedAsTheyAreStored) {
+  const OwnedMatrix source = RandomMatrix(WeightFormat::kF32, 37, 150, 9);
+  ThreadPool pool(1);
+  const auto e = EncodeMatrix(source.view, Storage::kInt8, pool);
+  ASSERT_TRUE(e.has_value());
+  const auto from_int8 = PackedMatrix::Pack(e->matrix.view),
+             from_floats = PackedMatrix::Pack(source.view, WeightFormat::kQ8);
+  ASSERT_TRUE(from_int8.has_value() && from_floats.has_value());
+  EXPECT_EQ(from_int8->format(), WeightFormat::kQ8);
+  const size_t scale_bytes = 64, block_bytes = 8 * 64;
+  ASSERT_EQ(from_int8->bytes(), from_floats->bytes());
+  // Codes of padding rows and inputs are the only difference there could be; both leave them zero.
+  EXPECT_EQ(std::memcmp(from_int8->panels(), from_floats->panels(), scale_bytes + block_bytes), 0);
+  std::vector<float> row(150), decoded(150);
+  DequantizeRow(source.view, 3, row.data());
+  DequantizeRow(e->matrix.view, 3, decoded.data());
+  for (size_t i = 0; i < 150; ++i) EXPECT_NEAR(decoded[i], row[i], 0.01f * 0.3f) << i;
 }
 
 }  // namespace

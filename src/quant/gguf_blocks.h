@@ -40,6 +40,20 @@ size_t GgufBlockBytes(Storage storage);
 /// Writes `n` weights (a multiple of the block) of a block storage to `out`.
 void DecodeGgufBlocks(Storage storage, const std::byte* blocks, size_t n, float* out);
 
+/// 32 inputs of a row as codes: value = code * scale + minimum, scale and minimum rounded to fp32
+/// once. kQ4_0, kQ4_1 and kQ4_K.
+struct GgufRun4 {
+  uint8_t codes[32];
+  float scale, minimum;
+};
+GgufRun4 LoadGgufRun4(const StoredMatrix& matrix, size_t row, size_t run);
+/// The same of kQ6_K: value = (code - 32) * scales[input / 16].
+struct GgufRun6 {
+  uint8_t codes[32];
+  float scales[2];
+};
+GgufRun6 LoadGgufRun6(const StoredMatrix& matrix, size_t row, size_t run);
+
 /// One row of kGgufMXFP4 or kGgufNVFP4 as the safetensors layouts have it: `codes` [n / 2], the
 /// even input in the low nibble; `scales` e8m0 [n / 32] or e4m3 [n / 16] (those GGUF reads as 0
 /// become 0).

@@ -253,8 +253,13 @@ TEST(GgufBlocks, EveryTypePacks) {
     const auto packed = PackedMatrix::Pack(m);
     ASSERT_TRUE(packed) << packed.error().message;
     const bool fp4 = type.storage == Storage::kGgufMXFP4 || type.storage == Storage::kGgufNVFP4;
-    EXPECT_EQ(WeightFormatName(packed->format()),
-              fp4 ? StorageName(*type.storage) : std::string_view("q8"));
+    const bool q4 = type.storage == Storage::kQ4_0 || type.storage == Storage::kQ4_1 ||
+                    type.storage == Storage::kQ4_K;
+    EXPECT_EQ(WeightFormatName(packed->format()), fp4  ? StorageName(*type.storage)
+                                                  : q4 ? std::string_view("q4")
+                                                  : type.storage == Storage::kQ6_K
+                                                      ? std::string_view("q6")
+                                                      : std::string_view("q8"));
   }
 }
 

@@ -50,10 +50,11 @@ struct Vec {
     return _mm256_cvtph_ps(
         _mm_and_si128(_mm_srai_epi16(w, 1), _mm_set1_epi16(static_cast<short>(0xBF80))));
   }
-  template <int kByte>
-  static F Q8Value(I w) {
-    const I byte = _mm256_and_si256(_mm256_srli_epi32(w, 8 * kByte), _mm256_set1_epi32(0xFF));
-    return _mm256_cvtepi32_ps(_mm256_sub_epi32(byte, _mm256_set1_epi32(kQ8Offset)));
+  template <int kShift, uint32_t kMask, int kOffset>
+  static F BitsValue(I w) {
+    const I bits =
+        _mm256_and_si256(_mm256_srli_epi32(w, kShift), _mm256_set1_epi32(static_cast<int>(kMask)));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(bits, _mm256_set1_epi32(kOffset)));
   }
   template <int kShift>
   static F Fp4Value(I w) {
@@ -74,6 +75,22 @@ struct Vec {
     return _mm256_castsi256_ps(_mm256_slli_epi32(LoadBytes(p), 23));
   }
   static F ScaleBF16(const std::byte* p) { return BF16Low(_mm256_cvtepu16_epi32(LoadH(p))); }
+
+  static F ScaleF16(const std::byte* p) { return _mm256_cvtph_ps(LoadH(p)); }
+  template <int kShift, int j>
+  static I SixBits(I nibbles, I high) {
+    const I low = kShift == 0 ? nibbles : _mm256_srli_epi16(nibbles, 4);
+    const I bits = j < 2 ? _mm256_slli_epi16(high, 4 - 2 * j) : _mm256_srli_epi16(high, 2 * j - 4);
+    return _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(0x0F)),
+                           _mm256_and_si256(bits, _mm256_set1_epi8(0x30)));
+  }
+  template <int kAdd>
+  static I AddBytes(I v) {
+    return _mm256_add_epi8(v, _mm256_set1_epi8(kAdd));
+  }
+  static I LowNibbles(I w) { return _mm256_and_si256(w, _mm256_set1_epi8(0x0F)); }
+  static I HighNibbles(I w) { return LowNibbles(_mm256_srli_epi16(w, 4)); }
+  static I BroadcastI(const int32_t* p) { return _mm256_set1_epi32(*p); }
 
   static I Fp4Table() {
     return _mm256_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0, 12, 13, 14,
@@ -106,6 +123,22 @@ struct Vec {
           _mm256_xor_si256(LoadI(codes + k * 64), _mm256_set1_epi8(static_cast<char>(0x80)));
       const I pairs =
           _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(Broadcast4(x + 4 * k), w));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+    return sum;
+  }
+  static I DotNibbles32(const I (&w)[8], const int8_t* x) {
+    // |pair| <= 2 * 15 * 127, so eight of them stay within int16.
+    I sum = _mm256_maddubs_epi16(w[0], Broadcast4(x));
+    for (int k = 1; k < 8; ++k)
+      sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[k], Broadcast4(x + 4 * k)));
+    return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+  }
+  static I DotSix16(const int32_t* neg_fp4, const I (&w)[4], const int8_t* x) {
+    const I once = _mm256_set1_epi32(*neg_fp4);
+    I sum = _mm256_add_epi32(_mm256_add_epi32(once, once), once);
+    for (int k = 0; k < 4; ++k) {  // |pair| <= 2 * 67 * 127: one stays within int16, two do not
+      const I pairs = _mm256_maddubs_epi16(w[k], Broadcast4(x + 4 * k));
       sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }
     return sum;

@@ -50,10 +50,11 @@ struct Vec {
     return _mm512_cvtph_ps(
         _mm256_and_si256(_mm256_srai_epi16(w, 1), _mm256_set1_epi16(static_cast<short>(0xBF80))));
   }
-  template <int kByte>
-  static F Q8Value(I w) {
-    const I byte = _mm512_and_si512(_mm512_srli_epi32(w, 8 * kByte), _mm512_set1_epi32(0xFF));
-    return _mm512_cvtepi32_ps(_mm512_sub_epi32(byte, _mm512_set1_epi32(kQ8Offset)));
+  template <int kShift, uint32_t kMask, int kOffset>
+  static F BitsValue(I w) {
+    const I bits =
+        _mm512_and_si512(_mm512_srli_epi32(w, kShift), _mm512_set1_epi32(static_cast<int>(kMask)));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(bits, _mm512_set1_epi32(kOffset)));
   }
   template <int kShift>
   static F Fp4Value(I w) {
@@ -73,6 +74,23 @@ struct Vec {
     return _mm512_castsi512_ps(_mm512_slli_epi32(LoadBytes(p), 23));
   }
   static F ScaleBF16(const std::byte* p) { return BF16Low(_mm512_cvtepu16_epi32(LoadH(p))); }
+
+  static F ScaleF16(const std::byte* p) { return _mm512_cvtph_ps(LoadH(p)); }
+  template <int kShift, int j>
+  static I SixBits(I nibbles, I high) {
+    const I low = kShift == 0 ? nibbles : _mm512_srli_epi16(nibbles, 4);
+    const I bits = j < 2 ? _mm512_slli_epi16(high, 4 - 2 * j) : _mm512_srli_epi16(high, 2 * j - 4);
+    // The low four bits of one, the next two of the other.
+    const I both = _mm512_ternarylogic_epi32(low, bits, _mm512_set1_epi8(0x0F), 0xE4);
+    return _mm512_and_si512(both, _mm512_set1_epi8(0x3F));
+  }
+  template <int kAdd>
+  static I AddBytes(I v) {
+    return _mm512_add_epi8(v, _mm512_set1_epi8(kAdd));
+  }
+  static I LowNibbles(I w) { return _mm512_and_si512(w, _mm512_set1_epi8(0x0F)); }
+  static I HighNibbles(I w) { return LowNibbles(_mm512_srli_epi16(w, 4)); }
+  static I BroadcastI(const int32_t* p) { return _mm512_set1_epi32(*p); }
 
   /// vpermb reads six bits of each index, so a table repeated four times ignores the neighbouring
   /// nibble: no masking.
@@ -96,6 +114,17 @@ struct Vec {
     I sum = _mm512_set1_epi32(*init);
     for (int k = 0; k < 8; ++k)
       sum = _mm512_dpbusd_epi32(sum, LoadI(codes + k * 64), Broadcast4(x + 4 * k));
+    return sum;
+  }
+  static I DotNibbles32(const I (&w)[8], const int8_t* x) {
+    I sum = _mm512_setzero_si512();
+    for (int k = 0; k < 8; ++k) sum = _mm512_dpbusd_epi32(sum, w[k], Broadcast4(x + 4 * k));
+    return sum;
+  }
+  static I DotSix16(const int32_t* neg_fp4, const I (&w)[4], const int8_t* x) {
+    const I once = _mm512_set1_epi32(*neg_fp4);
+    I sum = _mm512_add_epi32(_mm512_add_epi32(once, once), once);
+    for (int k = 0; k < 4; ++k) sum = _mm512_dpbusd_epi32(sum, w[k], Broadcast4(x + 4 * k));
     return sum;
   }
   static I AddI(I a, I b) { return _mm512_add_epi32(a, b); }

@@ -1,8 +1,9 @@
-// Panel kernels for 64-bit Arm: four lanes. Uses the dot-product instruction where the build allows
-// it.
+// Panel kernels for 64-bit Arm with the dot-product instructions: four lanes. Compiled with
+// -march=armv8.2-a+dotprod; everything but NeonKernels() has internal linkage. `make neon` runs its
+// tests on other machines.
 #include "quant/panel_kernels.h"
 
-#if defined(__aarch64__)
+#if defined(__ARM_FEATURE_DOTPROD)
 #include <arm_neon.h>
 
 namespace carpool {
@@ -43,10 +44,10 @@ struct Vec {
     return vcvt_f32_f16(
         vreinterpret_f16_u16(vand_u16(vreinterpret_u16_s16(shifted), vdup_n_u16(0xBF80))));
   }
-  template <int kByte>
-  static F Q8Value(I w) {
-    const I byte = vandq_u32(vshlq_u32(w, vdupq_n_s32(-8 * kByte)), vdupq_n_u32(0xFF));
-    return vcvtq_f32_s32(vsubq_s32(vreinterpretq_s32_u32(byte), vdupq_n_s32(kQ8Offset)));
+  template <int kShift, uint32_t kMask, int kOffset>
+  static F BitsValue(I w) {
+    const I bits = vandq_u32(vshlq_u32(w, vdupq_n_s32(-kShift)), vdupq_n_u32(kMask));
+    return vcvtq_f32_s32(vsubq_s32(vreinterpretq_s32_u32(bits), vdupq_n_s32(kOffset)));
   }
   template <int kShift>
   static F Fp4Value(I w) {
@@ -75,6 +76,25 @@ struct Vec {
   }
   static F ScaleBF16(const std::byte* p) { return BF16Low(vmovl_u16(LoadH(p))); }
 
+  static F ScaleF16(const std::byte* p) { return vcvt_f32_f16(vreinterpret_f16_u16(LoadH(p))); }
+  template <int kShift, int j>
+  static I SixBits(I nibbles, I high) {
+    const uint8x16_t low =
+        vandq_u8(vshlq_u8(vreinterpretq_u8_u32(nibbles), vdupq_n_s8(-kShift)), vdupq_n_u8(0x0F));
+    const uint8x16_t bits =
+        vandq_u8(vshlq_u8(vreinterpretq_u8_u32(high), vdupq_n_s8(4 - 2 * j)), vdupq_n_u8(0x30));
+    return vreinterpretq_u32_u8(vorrq_u8(low, bits));
+  }
+  template <int kAdd>
+  static I AddBytes(I v) {
+    return vreinterpretq_u32_u8(vaddq_u8(vreinterpretq_u8_u32(v), vdupq_n_u8(kAdd)));
+  }
+  static I LowNibbles(I w) {
+    return vreinterpretq_u32_u8(vandq_u8(vreinterpretq_u8_u32(w), vdupq_n_u8(0x0F)));
+  }
+  static I HighNibbles(I w) { return vreinterpretq_u32_u8(vshrq_n_u8(vreinterpretq_u8_u32(w), 4)); }
+  static I BroadcastI(const int32_t* p) { return vreinterpretq_u32_s32(vld1q_dup_s32(p)); }
+
   static uint8x16_t Fp4Table() {
     static const uint8_t kTable[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
     return vld1q_u8(kTable);
@@ -91,26 +111,30 @@ struct Vec {
     __builtin_memcpy(&v, x, sizeof(v));
     return vreinterpretq_s8_s32(vdupq_n_s32(v));
   }
-  static int32x4_t Dot(int32x4_t sum, int8x16_t w, int8x16_t x) {
-#if defined(__ARM_FEATURE_DOTPROD)
-    return vdotq_s32(sum, w, x);
-#else
-    const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(x)));
-    const int32x4_t high = vpaddlq_s16(vmull_s8(vget_high_s8(w), vget_high_s8(x)));
-    return vaddq_s32(sum, vpaddq_s32(low, high));
-#endif
-  }
   static I DotFp4x16(const int32_t* init, const I (&w)[4], const int8_t* x) {
     int32x4_t sum = vld1q_dup_s32(init);
-    for (int k = 0; k < 4; ++k) sum = Dot(sum, vreinterpretq_s8_u32(w[k]), Broadcast4(x + 4 * k));
+    for (int k = 0; k < 4; ++k)
+      sum = vdotq_s32(sum, vreinterpretq_s8_u32(w[k]), Broadcast4(x + 4 * k));
     return vreinterpretq_u32_s32(sum);
   }
   static I DotQ8x32(const int32_t*, const std::byte* codes, const int8_t* x) {
     int32x4_t sum = vdupq_n_s32(0);  // signed weights: no offset to correct
     for (int k = 0; k < 8; ++k) {
       const uint8x16_t w = veorq_u8(vld1q_u8(Bytes(codes + k * 64)), vdupq_n_u8(0x80));
-      sum = Dot(sum, vreinterpretq_s8_u8(w), Broadcast4(x + 4 * k));
+      sum = vdotq_s32(sum, vreinterpretq_s8_u8(w), Broadcast4(x + 4 * k));
     }
+    return vreinterpretq_u32_s32(sum);
+  }
+  static I DotNibbles32(const I (&w)[8], const int8_t* x) {
+    int32x4_t sum = vdupq_n_s32(0);
+    for (int k = 0; k < 8; ++k)
+      sum = vdotq_s32(sum, vreinterpretq_s8_u32(w[k]), Broadcast4(x + 4 * k));
+    return vreinterpretq_u32_s32(sum);
+  }
+  static I DotSix16(const int32_t* neg_fp4, const I (&w)[4], const int8_t* x) {
+    int32x4_t sum = vmulq_n_s32(vld1q_dup_s32(neg_fp4), 3);
+    for (int k = 0; k < 4; ++k)
+      sum = vdotq_s32(sum, vreinterpretq_s8_u32(w[k]), Broadcast4(x + 4 * k));
     return vreinterpretq_u32_s32(sum);
   }
   static I AddI(I a, I b) { return vaddq_u32(a, b); }

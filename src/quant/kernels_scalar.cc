@@ -48,9 +48,10 @@ struct Vec {
     return F16ToFloat(static_cast<uint16_t>(((w & 0x80) << 8) | ((w & 0x7F) << 7)));
   }
   static F E4M3HighOver256(H w) { return E4M3LowOver256(static_cast<uint16_t>(w >> 8)); }
-  template <int kByte>
-  static F Q8Value(I w) {
-    return static_cast<float>(static_cast<int32_t>((w >> (8 * kByte)) & 0xFF) - kQ8Offset);
+  /// Bits of the word as a number, less kOffset.
+  template <int kShift, uint32_t kMask, int kOffset>
+  static F BitsValue(I w) {
+    return static_cast<float>(static_cast<int32_t>((w >> kShift) & kMask) - kOffset);
   }
   template <int kShift>
   static F Fp4Value(I w) {
@@ -64,6 +65,20 @@ struct Vec {
     return std::bit_cast<float>(static_cast<uint32_t>(*p) << 23);
   }
   static F ScaleBF16(const std::byte* p) { return BF16ToFloat(Load<uint16_t>(p)); }
+
+  static F ScaleF16(const std::byte* p) { return F16ToFloat(Load<uint16_t>(p)); }
+  /// Low (kShift 0) or high (4) nibbles of four bytes, above them bits 2j and 2j + 1 of `high`'s.
+  template <int kShift, int j>
+  static I SixBits(I nibbles, I high) {
+    return ((nibbles >> kShift) & 0x0F0F0F0Fu) | ((high >> (2 * j)) & 0x03030303u) << 4;
+  }
+  template <int kAdd>
+  static I AddBytes(I v) {
+    return v + kAdd * 0x01010101u;  // no byte overflows
+  }
+  static I LowNibbles(I w) { return w & 0x0F0F0F0Fu; }
+  static I HighNibbles(I w) { return (w >> 4) & 0x0F0F0F0Fu; }
+  static I BroadcastI(const int32_t* p) { return static_cast<uint32_t>(*p); }
 
   static I Fp4Bytes(I nibbles) {
     I bytes = 0;
@@ -89,6 +104,16 @@ struct Vec {
   static I DotQ8x32(const int32_t* init, const std::byte* codes, const int8_t* x) {
     int32_t sum = *init;
     for (int k = 0; k < 8; ++k) sum += Dot4(LoadI(codes + k * 64), x + 4 * k);
+    return static_cast<uint32_t>(sum);
+  }
+  static I DotNibbles32(const I (&w)[8], const int8_t* x) {
+    int32_t sum = 0;
+    for (int k = 0; k < 8; ++k) sum += Dot4(w[k], x + 4 * k);
+    return static_cast<uint32_t>(sum);
+  }
+  static I DotSix16(const int32_t* neg_fp4, const I (&w)[4], const int8_t* x) {
+    int32_t sum = 3 * *neg_fp4;
+    for (int k = 0; k < 4; ++k) sum += Dot4(w[k], x + 4 * k);
     return static_cast<uint32_t>(sum);
   }
   static I AddI(I a, I b) { return a + b; }

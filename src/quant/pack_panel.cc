@@ -98,6 +98,64 @@ void PackFP8(const StoredMatrix& m, size_t first, size_t rows, size_t super_bloc
   }
 }
 
+/// False when a scale is not finite as f16.
+bool StoreF16(std::byte* to, float value) {
+  const uint16_t bits = FloatToF16(value);
+  std::memcpy(to, &bits, sizeof(bits));
+  return (bits & 0x7C00) != 0x7C00;
+}
+
+/// Nibbles of 32 codes as the 4-bit panels have them.
+void StoreNibbles(const uint8_t (&codes)[32], size_t lane, std::byte* out) {
+  for (size_t i = 0; i < 32; ++i) {
+    std::byte& to = out[i / 8 * 64 + lane * 4 + i % 4];
+    const auto nibble = static_cast<std::byte>(codes[i] & 0x0F);
+    to |= i % 8 < 4 ? nibble : nibble << 4;
+  }
+}
+
+Error BadGgufScale(const StoredMatrix& m, size_t row, size_t block) {
+  return MakeError(ErrorCode::kCorrupt,
+                   "{}: row {}: the scale of inputs {} ... {} is not finite, or too large for f16",
+                   m.name, row, block * kBlockInputs, block * kBlockInputs + kBlockInputs - 1);
+}
+
+Status PackQ4(const StoredMatrix& m, size_t first, size_t rows, size_t super_blocks,
+              std::byte* out) {
+  for (size_t lane = 0; lane < rows; ++lane) {
+    for (size_t b = 0; b * kBlockInputs < m.cols; ++b) {
+      const BlockPlace place = Place(out, b, super_blocks, 256);
+      const GgufRun4 run = LoadGgufRun4(m, first + lane, b);
+      if (!StoreF16(place.header + lane * 2, run.scale) ||
+          !StoreF16(place.header + 32 + lane * 2, run.minimum)) {
+        return BadGgufScale(m, first + lane, b);
+      }
+      StoreNibbles(run.codes, lane, place.codes);
+    }
+  }
+  return {};
+}
+
+Status PackQ6(const StoredMatrix& m, size_t first, size_t rows, size_t super_blocks,
+              std::byte* out) {
+  for (size_t lane = 0; lane < rows; ++lane) {
+    for (size_t b = 0; b * kBlockInputs < m.cols; ++b) {
+      const BlockPlace place = Place(out, b, super_blocks, 384);
+      const GgufRun6 run = LoadGgufRun6(m, first + lane, b);
+      for (size_t half = 0; half < 2; ++half) {
+        if (!StoreF16(place.header + half * 32 + lane * 2, run.scales[half]))
+          return BadGgufScale(m, first + lane, b);
+      }
+      StoreNibbles(run.codes, lane, place.codes);
+      for (size_t i = 0; i < 32; ++i) {
+        place.codes[256 + i / 16 * 64 + lane * 4 + i % 4] |=
+            static_cast<std::byte>(run.codes[i] >> 4 << (2 * (i % 16 / 4)));
+      }
+    }
+  }
+  return {};
+}
+
 /// False when a value is not finite.
 bool PackQ8Row(const float* values, size_t cols, size_t lane, size_t super_blocks, std::byte* out) {
   for (size_t b = 0; b * kBlockInputs < cols; ++b) {
@@ -126,6 +184,27 @@ Error NotFinite(const StoredMatrix& m, size_t row, const std::vector<float>& val
       std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
   return MakeError(ErrorCode::kCorrupt, "{}: weight [{}, {}] is {}, which int8 blocks cannot hold",
                    m.name, row, bad - values.begin(), *bad);
+}
+
+/// Whether the codes and scales of the panel are those that are stored.
+bool IsOwnQ8(const StoredMatrix& m) {
+  return m.storage == Storage::kInt8 && m.scale_storage == Storage::kBF16 &&
+         m.scale_block_rows == 1 && m.scale_block_cols == kBlockInputs;
+}
+
+void CopyQ8(const StoredMatrix& m, size_t first, size_t rows, size_t super_blocks, std::byte* out) {
+  const size_t per_row = DivCeil(m.cols, kBlockInputs);
+  for (size_t lane = 0; lane < rows; ++lane) {
+    for (size_t b = 0; b < per_row; ++b) {
+      const BlockPlace place = Place(out, b, super_blocks, 512);
+      std::memcpy(place.header + place.index * 32 + lane * 2,
+                  m.scales + ((first + lane) * per_row + b) * 2, 2);
+      const size_t n = std::min(kBlockInputs, m.cols - b * kBlockInputs);
+      const std::byte* codes = m.data + (first + lane) * m.cols + b * kBlockInputs;
+      for (size_t i = 0; i < n; ++i)
+        place.codes[i / 4 * 64 + lane * 4 + i % 4] = codes[i] ^ static_cast<std::byte>(kQ8Offset);
+    }
+  }
 }
 
 /// Formats made from fp32 values of any storage.
@@ -180,9 +259,18 @@ Status PackPanel(const StoredMatrix& source, WeightFormat format, size_t panel, 
     case WeightFormat::kFP8:
       PackFP8(source, first, rows, super_blocks, out);
       return {};
+    case WeightFormat::kQ4:
+      return PackQ4(source, first, rows, super_blocks, out);
+    case WeightFormat::kQ6:
+      return PackQ6(source, first, rows, super_blocks, out);
+    case WeightFormat::kQ8:
+      if (IsOwnQ8(source)) {
+        CopyQ8(source, first, rows, super_blocks, out);
+        return {};
+      }
+      [[fallthrough]];
     case WeightFormat::kF32:
     case WeightFormat::kBF16:
-    case WeightFormat::kQ8:
       return PackFromFloats(source, format, first, rows, super_blocks, out);
   }
   return {};

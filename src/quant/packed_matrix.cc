@@ -11,8 +11,8 @@
 namespace carpool {
 namespace {
 
-constexpr std::array<std::string_view, kNumWeightFormats> kNames = {"f32", "bf16",  "fp8",
-                                                                    "q8",  "nvfp4", "mxfp4"};
+constexpr std::array<std::string_view, kNumWeightFormats> kNames = {"f32",   "bf16",  "fp8", "q8",
+                                                                    "nvfp4", "mxfp4", "q4",  "q6"};
 
 constexpr size_t kHeaderBytes = 64;
 
@@ -29,7 +29,10 @@ size_t BlockBytes(WeightFormat f) {
       return 512;
     case WeightFormat::kNVFP4:
     case WeightFormat::kMXFP4:
+    case WeightFormat::kQ4:
       return 256;
+    case WeightFormat::kQ6:
+      return 384;
   }
   return 0;
 }
@@ -40,6 +43,8 @@ size_t SuperBlocks(WeightFormat f, const StoredMatrix& m) {
   switch (f) {
     case WeightFormat::kF32:
     case WeightFormat::kBF16:
+    case WeightFormat::kQ4:
+    case WeightFormat::kQ6:
       return 1;
     case WeightFormat::kQ8:
     case WeightFormat::kNVFP4:
@@ -76,8 +81,9 @@ Result<WeightFormat> ParseWeightFormat(std::string_view name) {
 
 WeightFormat PackedMatrix::NaturalFormat(const StoredMatrix& m) {
   // THE TABLE: which panel holds what a file stores. Float storages and the fp4 and fp8 ones keep
-  // every weight's value (F16 as F32). The integer blocks of GGUF become int8 with a scale per 32
-  // inputs, about their own size: see docs/MODELS.md for what that costs.
+  // every weight's value (F16 as F32). Q4_0, Q4_1, Q4_K and Q6_K keep their codes; their scales, in
+  // the K types products of two numbers, are rounded to f16. The other integer blocks of GGUF
+  // become int8 with a scale per 32 inputs.
   switch (m.storage) {
     case Storage::kBF16:
       return WeightFormat::kBF16;
@@ -92,19 +98,23 @@ WeightFormat PackedMatrix::NaturalFormat(const StoredMatrix& m) {
       return whole_row || m.scale_block_cols % kBlockInputs == 0 ? WeightFormat::kFP8
                                                                  : WeightFormat::kF32;
     }
+    case Storage::kInt8:
+      return WeightFormat::kQ8;
     case Storage::kF32:
     case Storage::kF16:
       return WeightFormat::kF32;
     case Storage::kQ4_0:
     case Storage::kQ4_1:
+    case Storage::kQ4_K:
+      return WeightFormat::kQ4;
+    case Storage::kQ6_K:
+      return WeightFormat::kQ6;
     case Storage::kQ5_0:
     case Storage::kQ5_1:
     case Storage::kQ8_0:
     case Storage::kQ2_K:
     case Storage::kQ3_K:
-    case Storage::kQ4_K:
     case Storage::kQ5_K:
-    case Storage::kQ6_K:
     case Storage::kIQ4_NL:
     case Storage::kIQ4_XS:
       return WeightFormat::kQ8;
@@ -118,8 +128,10 @@ PackedMatrix::PackedMatrix(WeightFormat format, const StoredMatrix& source)
       cols_(source.cols),
       super_blocks_(SuperBlocks(format, source)) {
   panel_bytes_ = PanelBytes(format, blocks(), super_blocks_);
-  // The 4-bit formats keep the tensor's factor apart; elsewhere it is folded into scales or values.
-  if (format == WeightFormat::kNVFP4 || format == WeightFormat::kMXFP4)
+  // Formats whose scales are codes or f16 keep the tensor's factor apart; elsewhere it is folded
+  // into scales or values.
+  if (format == WeightFormat::kNVFP4 || format == WeightFormat::kMXFP4 ||
+      format == WeightFormat::kQ4 || format == WeightFormat::kQ6)
     global_scale_ = source.global_scale;
 }
 
@@ -180,9 +192,17 @@ Result<PackedMatrix> PackedMatrix::PackInto(const StoredMatrix& source, std::byt
   return packed;
 }
 
+Result<PackedMatrix> PackedMatrix::FromPacked(const StoredMatrix& source, const std::byte* memory,
+                                              std::optional<WeightFormat> format) {
+  ASSIGN_OR_RETURN(PackedMatrix packed, Plan(source, format));
+  packed.panels_ = memory;
+  return packed;
+}
+
 PackedMatrix PackedMatrix::FromFloats(const float* values, size_t rows, size_t cols,
                                       WeightFormat format) {
-  CARPOOL_CHECK(format == WeightFormat::kF32 || format == WeightFormat::kBF16);
+  CARPOOL_CHECK(format == WeightFormat::kF32 || format == WeightFormat::kBF16 ||
+                format == WeightFormat::kQ8);
   StoredMatrix source;
   source.storage = Storage::kF32;
   source.rows = rows;
@@ -197,7 +217,8 @@ PackedMatrix PackedMatrix::FromFloats(const float* values, size_t rows, size_t c
 bool PackedMatrix::UsesQ8(Activations activations) const {
   return activations == Activations::kQ8 &&
          (format_ == WeightFormat::kQ8 || format_ == WeightFormat::kNVFP4 ||
-          format_ == WeightFormat::kMXFP4);
+          format_ == WeightFormat::kMXFP4 || format_ == WeightFormat::kQ4 ||
+          format_ == WeightFormat::kQ6);
 }
 
 PanelCall PackedMatrix::Call(size_t first, size_t count, bool q8) const {
@@ -208,7 +229,8 @@ PanelCall PackedMatrix::Call(size_t first, size_t count, bool q8) const {
   call.blocks = blocks();
   call.super_blocks = super_blocks_;
   // The int8 kernels read 4-bit codes as twice their value.
-  call.out_scale = q8 && format_ != WeightFormat::kQ8 ? global_scale_ * 0.5f : global_scale_;
+  const bool doubled = format_ == WeightFormat::kNVFP4 || format_ == WeightFormat::kMXFP4;
+  call.out_scale = q8 && doubled ? global_scale_ * 0.5f : global_scale_;
   return call;
 }
 

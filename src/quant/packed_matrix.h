@@ -21,7 +21,7 @@ namespace carpool {
 enum class Activations : uint8_t { kF32, kQ8 };
 
 /// Run-time weight formats; the order is that of the kernel tables.
-enum class WeightFormat : uint8_t { kF32, kBF16, kFP8, kQ8, kNVFP4, kMXFP4 };
+enum class WeightFormat : uint8_t { kF32, kBF16, kFP8, kQ8, kNVFP4, kMXFP4, kQ4, kQ6 };
 std::string_view WeightFormatName(WeightFormat format);
 /// "nvfp4" and so on. Errors list the known names.
 Result<WeightFormat> ParseWeightFormat(std::string_view name);
@@ -45,10 +45,13 @@ class PackedMatrix {
   static Result<PackedMatrix> PackInto(const StoredMatrix& source, std::byte* memory,
                                        std::optional<WeightFormat> format = {},
                                        ThreadPool* pool = nullptr);
+  /// As PackInto, of `memory` that already holds what PackInto would write. Nothing is read.
+  static Result<PackedMatrix> FromPacked(const StoredMatrix& source, const std::byte* memory,
+                                         std::optional<WeightFormat> format = {});
   static size_t PackedBytes(const StoredMatrix& source, std::optional<WeightFormat> format = {});
   static WeightFormat NaturalFormat(const StoredMatrix& source);
-  /// From fp32 values [rows, cols]; for tests and for weights derived at load (absorbed MLA). kF32
-  /// or kBF16 (rounded).
+  /// From finite fp32 values [rows, cols]; for tests and for weights derived at load (absorbed
+  /// MLA). kF32, kBF16 or kQ8 (rounded).
   static PackedMatrix FromFloats(const float* values, size_t rows, size_t cols,
                                  WeightFormat format = WeightFormat::kF32);
 

@@ -15,9 +15,9 @@
 namespace carpool {
 namespace {
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32,   WeightFormat::kBF16,
-                                     WeightFormat::kFP8,   WeightFormat::kQ8,
-                                     WeightFormat::kNVFP4, WeightFormat::kMXFP4};
+constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16,  WeightFormat::kFP8,
+                                     WeightFormat::kQ8,  WeightFormat::kNVFP4, WeightFormat::kMXFP4,
+                                     WeightFormat::kQ4,  WeightFormat::kQ6};
 
 std::vector<const KernelSet*> Variants() {
   std::vector<const KernelSet*> sets;
@@ -73,11 +73,14 @@ std::vector<float> Multiply(const KernelSet& kernels, const PackedMatrix& w, con
   return y;
 }
 
-/// The packed weight's values. For q8, whose blocks are our own, decoded by multiplying with unit
-/// vectors.
+bool RoundsWhenPacked(WeightFormat f) {
+  return f == WeightFormat::kQ8 || f == WeightFormat::kQ4 || f == WeightFormat::kQ6;
+}
+
+/// The packed weight's values. Where packing rounds, decoded by multiplying with unit vectors.
 std::vector<float> Values(const OwnedMatrix& source, const PackedMatrix& w) {
   std::vector<float> values(w.rows() * w.cols());
-  if (w.format() != WeightFormat::kQ8) {
+  if (!RoundsWhenPacked(w.format())) {
     for (size_t r = 0; r < w.rows(); ++r)
       DequantizeRow(source.view, r, values.data() + r * w.cols());
     return values;
@@ -101,7 +104,8 @@ PackedMatrix Pack(const OwnedMatrix& m, WeightFormat format) {
 
 size_t ColsFor(WeightFormat format, size_t cols) {
   if (format == WeightFormat::kNVFP4) return RoundUp(cols, 16);
-  if (format == WeightFormat::kMXFP4) return RoundUp(cols, 32);
+  if (format == WeightFormat::kMXFP4 || format == WeightFormat::kQ4) return RoundUp(cols, 32);
+  if (format == WeightFormat::kQ6) return RoundUp(cols, 256);
   return cols;
 }
 
@@ -144,6 +148,62 @@ TEST(PackedMatrix, EveryFormatVariantAndTailMatchesTheDoubleProduct) {
         for (size_t o = 0; o < rows; ++o) EXPECT_EQ(y[3 * w.num_panels() * 16 + o], 0.0f);
       }
     }
+  }
+}
+
+TEST(PackedMatrix, GgufBlocksKeepTheirCodesAndRoundOnlyScales) {
+  // Q4_1 below 256 inputs, Q4_K and Q6_K from there on; Q4_0 apart.
+  std::vector<OwnedMatrix> sources = {RandomMatrix(WeightFormat::kQ4, 33, 96, 21),
+                                      RandomMatrix(WeightFormat::kQ4, 33, 512, 22),
+                                      RandomMatrix(WeightFormat::kQ6, 33, 512, 23)};
+  OwnedMatrix q4_0 = RandomMatrix(WeightFormat::kQ4, 33, 96, 24);
+  q4_0.view.storage = Storage::kQ4_0;
+  std::vector<std::byte> blocks;
+  for (size_t b = 0; b < q4_0.data.size(); b += 20) {
+    for (size_t i = 0; i < 20; ++i) {
+      if (i < 2 || i >= 4) blocks.push_back(q4_0.data[b + i]);  // without the minimum
+    }
+  }
+  q4_0.data = std::move(blocks);
+  q4_0.view.data = q4_0.data.data();
+  sources.push_back(std::move(q4_0));
+  for (const OwnedMatrix& source : sources) {
+    const auto packed = PackedMatrix::Pack(source.view);
+    ASSERT_TRUE(packed.has_value());
+    const auto values = Values(source, *packed);
+    std::vector<float> row(source.view.cols);
+    double largest = 0.0;
+    for (size_t r = 0; r < source.view.rows; ++r) {
+      DequantizeRow(source.view, r, row.data());
+      for (const float v : row) largest = std::max(largest, std::fabs(static_cast<double>(v)));
+      for (size_t i = 0; i < row.size(); ++i) {
+        ASSERT_NEAR(values[r * row.size() + i], row[i], largest * 0x1p-10)
+            << StorageName(source.view.storage) << " [" << r << ", " << i << "]";
+      }
+    }
+  }
+}
+
+TEST(PackedMatrix, GgufBlocksWithScalesThatAreNotFiniteAreRefused) {
+  OwnedMatrix source = RandomMatrix(WeightFormat::kQ6, 16, 256, 2);
+  source.view.name = "blk.0.ffn_down_exps";
+  source.data[209] = static_cast<std::byte>(0x7C);  // the first block's factor
+  const auto packed = PackedMatrix::Pack(source.view);
+  ASSERT_FALSE(packed.has_value());
+  EXPECT_EQ(packed.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(packed.error().message.find("blk.0.ffn_down_exps"), std::string::npos);
+}
+
+TEST(StoredMatrix, F16RoundsToTheNearestCode) {
+  for (uint32_t bits = 0; bits < 0x7C00; ++bits) {
+    const float value = F16ToFloat(static_cast<uint16_t>(bits));
+    ASSERT_EQ(FloatToF16(value), bits);
+    ASSERT_EQ(FloatToF16(-value), bits | 0x8000);
+    const float next = bits == 0x7BFF ? 65536.0f : F16ToFloat(static_cast<uint16_t>(bits + 1));
+    const float middle = (value + next) / 2;
+    ASSERT_EQ(FloatToF16(middle), bits % 2 == 0 ? bits : bits + 1) << value;
+    ASSERT_EQ(FloatToF16(std::nextafter(middle, 0.0f)), bits);
+    ASSERT_EQ(FloatToF16(std::nextafter(middle, 1e9f)), bits + 1);
   }
 }
 
@@ -194,8 +254,8 @@ TEST(PackedMatrix, AllVariantsGiveTheBitsOfTheScalarTwin) {
 }
 
 TEST(PackedMatrix, Int8ActivationsStayWithinSixPerMilleOnGaussianInput) {
-  for (const WeightFormat format :
-       {WeightFormat::kQ8, WeightFormat::kNVFP4, WeightFormat::kMXFP4}) {
+  for (const WeightFormat format : {WeightFormat::kQ8, WeightFormat::kNVFP4, WeightFormat::kMXFP4,
+                                    WeightFormat::kQ4, WeightFormat::kQ6}) {
     const OwnedMatrix source = RandomMatrix(format, 256, 2048, 5);
     const PackedMatrix w = Pack(source, format);
     TestRows x(4, w.cols(), 11);

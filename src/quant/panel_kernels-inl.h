@@ -127,10 +127,10 @@ struct Q8Format {
     SetZero(odd);
     for (size_t k = 0; k < 8; ++k) {
       const I w = Vec::LoadI(codes + k * 64 + lane * 4);
-      Accumulate(even, x, i + 4 * k, Vec::template Q8Value<0>(w));
-      Accumulate(odd, x, i + 4 * k + 1, Vec::template Q8Value<1>(w));
-      Accumulate(even, x, i + 4 * k + 2, Vec::template Q8Value<2>(w));
-      Accumulate(odd, x, i + 4 * k + 3, Vec::template Q8Value<3>(w));
+      Accumulate(even, x, i + 4 * k, Vec::template BitsValue<0, 0xFF, kQ8Offset>(w));
+      Accumulate(odd, x, i + 4 * k + 1, Vec::template BitsValue<8, 0xFF, kQ8Offset>(w));
+      Accumulate(even, x, i + 4 * k + 2, Vec::template BitsValue<16, 0xFF, kQ8Offset>(w));
+      Accumulate(odd, x, i + 4 * k + 3, Vec::template BitsValue<24, 0xFF, kQ8Offset>(w));
     }
     AddScaledBlock(even, odd, Scale(header, block, lane), acc);
   }
@@ -183,6 +183,76 @@ struct MXFP4Format {
     for (size_t k = 0; k < 4; ++k)
       Fp4Word(Vec::LoadI(codes + k * 64 + lane * 4), x, i + 8 * k, even, odd);
     AddScaledBlock(even, odd, Scale(header, block, lane), acc);
+  }
+};
+
+struct Q4Format {
+  static constexpr size_t kHeader = kHeaderBytes, kBlockBytes = 4 * 64;
+  static CARPOOL_INLINE F Scale(const std::byte* header, size_t lane) {
+    return Vec::ScaleF16(header + lane * 2);
+  }
+  static CARPOOL_INLINE F Minimum(const std::byte* header, size_t lane) {
+    return Vec::ScaleF16(header + 32 + lane * 2);
+  }
+  template <int kShift, int M>
+  static CARPOOL_INLINE void Input(I w, F scale, F minimum, const float* const* x, size_t i,
+                                   F (&chain)[M]) {
+    Accumulate(chain, x, i, Vec::Fma(Vec::template BitsValue<kShift, 0x0F, 0>(w), scale, minimum));
+  }
+  template <int M>
+  static CARPOOL_INLINE void Block(const std::byte* header, size_t, const std::byte* codes,
+                                   size_t lane, const float* const* x, size_t i, F (&acc)[M]) {
+    const F s = Scale(header, lane), m = Minimum(header, lane);
+    F even[M], odd[M];
+    SetZero(even);
+    SetZero(odd);
+    for (size_t k = 0; k < 4; ++k, i += 8) {
+      const I w = Vec::LoadI(codes + k * 64 + lane * 4);
+      Input<0>(w, s, m, x, i + 0, even);
+      Input<8>(w, s, m, x, i + 1, odd);
+      Input<16>(w, s, m, x, i + 2, even);
+      Input<24>(w, s, m, x, i + 3, odd);
+      Input<4>(w, s, m, x, i + 4, even);
+      Input<12>(w, s, m, x, i + 5, odd);
+      Input<20>(w, s, m, x, i + 6, even);
+      Input<28>(w, s, m, x, i + 7, odd);
+    }
+    AddBlock(even, odd, acc);
+  }
+};
+
+struct Q6Format {
+  static constexpr size_t kHeader = kHeaderBytes, kBlockBytes = 6 * 64;
+  static CARPOOL_INLINE F Scale(const std::byte* header, size_t half, size_t lane) {
+    return Vec::ScaleF16(header + half * 32 + lane * 2);
+  }
+  /// Inputs 16 * half + 4 j + b as byte b of w[j], codes 0 ... 63.
+  static CARPOOL_INLINE void Codes(const std::byte* codes, size_t half, size_t lane, I (&w)[4]) {
+    const I w0 = Vec::LoadI(codes + half * 128 + lane * 4),
+            w1 = Vec::LoadI(codes + half * 128 + 64 + lane * 4),
+            high = Vec::LoadI(codes + 256 + half * 64 + lane * 4);
+    w[0] = Vec::template SixBits<0, 0>(w0, high);
+    w[1] = Vec::template SixBits<4, 1>(w0, high);
+    w[2] = Vec::template SixBits<0, 2>(w1, high);
+    w[3] = Vec::template SixBits<4, 3>(w1, high);
+  }
+  template <int M>
+  static CARPOOL_INLINE void Block(const std::byte* header, size_t, const std::byte* codes,
+                                   size_t lane, const float* const* x, size_t i, F (&acc)[M]) {
+    for (size_t half = 0; half < 2; ++half) {
+      I w[4];
+      Codes(codes, half, lane, w);
+      F even[M], odd[M];
+      SetZero(even);
+      SetZero(odd);
+      for (size_t j = 0; j < 4; ++j, i += 4) {
+        Accumulate(even, x, i, Vec::template BitsValue<0, 0xFF, kQ6Offset>(w[j]));
+        Accumulate(odd, x, i + 1, Vec::template BitsValue<8, 0xFF, kQ6Offset>(w[j]));
+        Accumulate(even, x, i + 2, Vec::template BitsValue<16, 0xFF, kQ6Offset>(w[j]));
+        Accumulate(odd, x, i + 3, Vec::template BitsValue<24, 0xFF, kQ6Offset>(w[j]));
+      }
+      AddScaledBlock(even, odd, Scale(header, half, lane), acc);
+    }
   }
 };
 
@@ -245,6 +315,51 @@ struct Q8Int8 {
       const F dot = Vec::ToFloat(Vec::DotQ8x32(&x[m][b].neg_q8, codes + lane * 4, x[m][b].q));
       acc[m] = Vec::Fma(Vec::Mul(dot, scale), Vec::Broadcast(&x[m][b].scale), acc[m]);
     }
+  }
+};
+
+struct Q4Int8 {
+  static constexpr size_t kHeader = kHeaderBytes, kBlockBytes = 4 * 64;
+  template <int M>
+  static CARPOOL_INLINE void Block(const std::byte* header, size_t, const std::byte* codes,
+                                   size_t lane, const Q8Block* const* x, size_t b, F (&acc)[M]) {
+    constexpr float kPerSum = -1.0f / static_cast<float>(kQ8Offset);  // neg_q8 is -128 * sum
+    const F scale = Q4Format::Scale(header, lane),
+            minimum = Vec::Mul(Q4Format::Minimum(header, lane), Vec::Broadcast(&kPerSum));
+    I w[8];
+    for (size_t k = 0; k < 4; ++k) {
+      const I word = Vec::LoadI(codes + k * 64 + lane * 4);
+      w[2 * k] = Vec::LowNibbles(word);
+      w[2 * k + 1] = Vec::HighNibbles(word);
+    }
+    for (int m = 0; m < M; ++m) {
+      const F dot = Vec::ToFloat(Vec::DotNibbles32(w, x[m][b].q)),
+              sum = Vec::ToFloat(Vec::BroadcastI(&x[m][b].neg_q8));
+      const F term = Vec::Fma(sum, minimum, Vec::Mul(dot, scale));
+      acc[m] = Vec::Fma(term, Vec::Broadcast(&x[m][b].scale), acc[m]);
+    }
+  }
+};
+
+struct Q6Int8 {
+  static constexpr size_t kHeader = kHeaderBytes, kBlockBytes = 6 * 64;
+  template <int M>
+  static CARPOOL_INLINE void Block(const std::byte* header, size_t, const std::byte* codes,
+                                   size_t lane, const Q8Block* const* x, size_t b, F (&acc)[M]) {
+    F partial[M];
+    SetZero(partial);
+    for (size_t half = 0; half < 2; ++half) {
+      I w[4];
+      Q6Format::Codes(codes, half, lane, w);
+      for (auto& v : w) v = Vec::template AddBytes<kQ6Int8Offset - kQ6Offset>(v);
+      const F scale = Q6Format::Scale(header, half, lane);
+      for (int m = 0; m < M; ++m) {
+        const F dot = Vec::ToFloat(Vec::DotSix16(x[m][b].neg_fp4 + half, w, x[m][b].q + 16 * half));
+        partial[m] = Vec::Fma(dot, scale, partial[m]);
+      }
+    }
+    for (int m = 0; m < M; ++m)
+      acc[m] = Vec::Fma(partial[m], Vec::Broadcast(&x[m][b].scale), acc[m]);
   }
 };
 
@@ -384,9 +499,10 @@ void Quantize(const float* x, size_t n, Q8Block* out) {
 constexpr KernelSet MakeKernelSet(Isa isa) {
   return KernelSet{isa,
                    {kF32Panels<F32Format>, kF32Panels<BF16Format>, kF32Panels<FP8Format>,
-                    kF32Panels<Q8Format>, kF32Panels<NVFP4Format>, kF32Panels<MXFP4Format>},
+                    kF32Panels<Q8Format>, kF32Panels<NVFP4Format>, kF32Panels<MXFP4Format>,
+                    kF32Panels<Q4Format>, kF32Panels<Q6Format>},
                    {nullptr, nullptr, nullptr, kInt8Panels<Q8Int8>, kInt8Panels<NVFP4Int8>,
-                    kInt8Panels<MXFP4Int8>},
+                    kInt8Panels<MXFP4Int8>, kInt8Panels<Q4Int8>, kInt8Panels<Q6Int8>},
                    Quantize,
                    SwiGlu,
                    Combine};

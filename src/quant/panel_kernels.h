@@ -5,22 +5,32 @@
 // of 32. Inside a panel everything is stored 16 rows side by side, so that one vector lane is one
 // output row and no horizontal sum is needed:
 //   superblock = [64-byte header: the scales of 16 rows][codes], `super_blocks` blocks of 32 inputs
-//   (the last may hold fewer). format  header                        codes of one 32-block f32 none
-//   32 x 64 B: 16 rows of one input bf16    none                          16 x 64 B: 16 rows x 2
-//   inputs fp8     f32 scale x 16 rows           16 x 32 B: 16 rows x 2 inputs q8      bf16 scale x
-//   16 rows x 2      8 x 64 B: 16 rows x 4 inputs, value + 128 nvfp4   e4m3 scale x 16 rows x 4 4 x
-//   64 B: 16 rows x 8 inputs; byte b = input b (low nibble), input 4+b (high) mxfp4   e8m0 scale x
-//   16 rows x 4      the same
+//   (the last may hold fewer).
+//   format  header                        codes of one 32-block
+//   f32     none                          32 x 64 B: 16 rows of one input
+//   bf16    none                          16 x 64 B: 16 rows x 2 inputs
+//   fp8     f32 scale x 16 rows           16 x 32 B: 16 rows x 2 inputs
+//   q8      bf16 scale x 16 rows x 2      8 x 64 B: 16 rows x 4 inputs, value + 128
+//   nvfp4   e4m3 scale x 16 rows x 4      4 x 64 B: 16 rows x 8 inputs; byte b = input b (low
+//                                         nibble), input 4 + b (high)
+//   mxfp4   e8m0 scale x 16 rows x 4      the same
+//   q4      f16 scale x 16 rows, then     the same; value = code * scale + minimum
+//           f16 minimum x 16 rows
+//   q6      f16 scale x 16 rows x 2       the same for the low four bits (value + 32), then 2 x 64
+//   B:
+//           (of 16 inputs each)           of 16 rows x 16 inputs the high two; bits 2j, 2j + 1 of
+//                                         byte b = input 4j + b
 //
 // Summation order, the same for every variant, row count and thread count (this is what makes exact
 // mode exact):
-//   fp32 activations: in each scale block (32 inputs, nvfp4: 16) one FMA chain over the even and
-//   one over the odd inputs,
+//   fp32 activations: in each scale block (32 inputs, nvfp4 and q6: 16) one FMA chain over the even
+//   and one over the odd inputs,
 //     ascending; their sum times the block scale is added to the output by one FMA (formats without
 //     block scales: an add).
 //   int8 activations (blocks of 32 inputs): exact integer dot product of a scale block, converted,
 //   times the weight scale
-//     (nvfp4: two such terms by FMA), then one FMA with the activation scale.
+//     (nvfp4 and q6: two such terms by FMA; q4: the minimum times the sum of the inputs by FMA),
+//     then one FMA with the activation scale.
 //   The output is multiplied by `out_scale` last.
 #pragma once
 
@@ -33,10 +43,14 @@ namespace carpool {
 
 inline constexpr size_t kPanelRows = 16;
 inline constexpr size_t kBlockInputs = 32;
-inline constexpr size_t kNumWeightFormats = 6;
+inline constexpr size_t kNumWeightFormats = 8;
 /// Table entries of the int8 path are 2 * e2m1 + 12, so that they are unsigned.
 inline constexpr int32_t kFp4Offset = 12;
 inline constexpr int32_t kQ8Offset = 128;
+inline constexpr int32_t kQ6Offset = 32;
+/// What the int8 kernels add to a 6-bit code instead, so that its correction is a multiple of the
+/// 4-bit one: 3 * neg_fp4.
+inline constexpr int32_t kQ6Int8Offset = 3 * kFp4Offset;
 
 /// 32 inputs of an activation row as int8: x[i] = q[i] * scale. A row is blocks() of them, so that
 /// a kernel needs one pointer per row; inputs beyond the row's end are zero.

@@ -35,6 +35,11 @@ void FillWords(std::vector<std::byte>& bytes, Random& random) {
   }
 }
 
+void StoreHalf(std::vector<std::byte>& bytes, size_t at, float value) {
+  const uint16_t bits = FloatToF16(value);
+  std::memcpy(bytes.data() + at, &bits, sizeof(bits));
+}
+
 }  // namespace
 
 OwnedMatrix RandomMatrix(WeightFormat format, size_t rows, size_t cols, uint64_t seed) {
@@ -92,7 +97,7 @@ OwnedMatrix RandomMatrix(WeightFormat format, size_t rows, size_t cols, uint64_t
         b = static_cast<std::byte>(0x38 + (static_cast<uint8_t>(b) & 7));  // 1 ... 1.875
       v.global_scale = deviation / 4.1f;
       break;
-    case WeightFormat::kMXFP4:
+    case WeightFormat::kMXFP4: {
       CARPOOL_CHECK(cols % 32 == 0);
       v.storage = Storage::kMXFP4;
       m.data.resize(rows * cols / 2);
@@ -102,6 +107,36 @@ OwnedMatrix RandomMatrix(WeightFormat format, size_t rows, size_t cols, uint64_t
       const int exponent = 127 - static_cast<int>(std::lround(std::log2(2.9f / deviation)));
       for (auto& b : m.scales) b = static_cast<std::byte>(exponent - (static_cast<int>(b) & 1));
       break;
+    }
+    case WeightFormat::kQ4: {
+      // Q4_K where the width allows it, else Q4_1.
+      const bool k_blocks = cols % 256 == 0;
+      v.storage = k_blocks ? Storage::kQ4_K : Storage::kQ4_1;
+      const size_t block = k_blocks ? 144 : 20, inputs = k_blocks ? 256 : 32;
+      CARPOOL_CHECK(cols % inputs == 0);
+      m.data.resize(rows * (cols / inputs) * block);
+      FillWords(m.data, random);
+      // Codes have a deviation of 4.6 around 7.5; the K types' scales are 6-bit numbers around 32.
+      const float d = deviation / 4.6f / (k_blocks ? 32.0f : 1.0f);
+      for (size_t b = 0; b < m.data.size(); b += block) {
+        const float vary = 1.0f + static_cast<float>(random.Next() % 1024) / 1024.0f;
+        StoreHalf(m.data, b, d * vary);
+        StoreHalf(m.data, b + 2, (k_blocks ? 7.5f : -7.5f) * d * vary);
+      }
+      break;
+    }
+    case WeightFormat::kQ6: {
+      CARPOOL_CHECK(cols % 256 == 0);
+      v.storage = Storage::kQ6_K;
+      constexpr size_t kBlock = 210;
+      m.data.resize(rows * (cols / 256) * kBlock);
+      FillWords(m.data, random);
+      for (size_t b = 0; b < m.data.size(); b += kBlock) {
+        const float vary = 1.0f + static_cast<float>(random.Next() % 1024) / 1024.0f;
+        StoreHalf(m.data, b + 208, deviation / 18.5f / 64.0f * vary);
+      }
+      break;
+    }
   }
   v.data = m.data.data();
   v.data_bytes = m.data.size();

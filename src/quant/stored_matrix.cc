@@ -30,7 +30,7 @@ size_t FloatIndex(const StoredMatrix& m, size_t row, size_t col) {
   return row * m.RowStride() + col * m.col_stride;
 }
 
-float F8ScaleAt(const StoredMatrix& m, size_t index) {
+float BlockScaleAt(const StoredMatrix& m, size_t index) {
   return m.scale_storage == Storage::kBF16 ? BF16ToFloat(LoadAt<uint16_t>(m.scales, index))
                                            : LoadAt<float>(m.scales, index);
 }
@@ -42,6 +42,7 @@ size_t NumScales(const StoredMatrix& m) {
     case Storage::kMXFP4:
       return m.rows * (m.cols / 32);
     case Storage::kF8E4M3:
+    case Storage::kInt8:
       return m.scales == nullptr
                  ? 0
                  : DivCeil(m.rows, m.scale_block_rows) * DivCeil(m.cols, m.scale_block_cols);
@@ -67,6 +68,8 @@ std::string_view StorageName(Storage storage) {
     case Storage::kMXFP4:
     case Storage::kGgufMXFP4:
       return "mxfp4";
+    case Storage::kInt8:
+      return "q8";
     case Storage::kGgufNVFP4:
       return "nvfp4";
     case Storage::kQ4_0:
@@ -101,6 +104,7 @@ size_t StoredMatrix::TotalBytes() const {
   const size_t n = NumScales(*this);
   switch (storage) {
     case Storage::kF8E4M3:
+    case Storage::kInt8:
       return data_bytes + n * (scale_storage == Storage::kBF16 ? 2 : 4);
     case Storage::kNVFP4:
       return data_bytes + n + sizeof(float);
@@ -150,6 +154,19 @@ uint16_t FloatToBF16(float value) {
   return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
+uint16_t FloatToF16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
+  if (std::isnan(value)) return sign | 0x7E00;
+  const float magnitude = std::fabs(value);
+  if (magnitude >= 65520.0f) return sign | 0x7C00;
+  if (magnitude < 0x1p-14f) {  // in units of the smallest subnormal; 1024 carries into the exponent
+    return sign | static_cast<uint16_t>(std::nearbyint(magnitude * 0x1p24f));
+  }
+  const uint32_t rounded = (bits & 0x7FFFFFFFu) + 0x0FFFu + ((bits >> 13) & 1);
+  return sign | static_cast<uint16_t>((rounded - (112u << 23)) >> 13);
+}
+
 void DequantizeRow(const StoredMatrix& m, size_t row, float* out) {
   switch (m.storage) {
     case Storage::kF32:
@@ -163,14 +180,17 @@ void DequantizeRow(const StoredMatrix& m, size_t row, float* out) {
       for (size_t i = 0; i < m.cols; ++i)
         out[i] = F16ToFloat(LoadAt<uint16_t>(m.data, FloatIndex(m, row, i)));
       break;
-    case Storage::kF8E4M3: {
+    case Storage::kF8E4M3:
+    case Storage::kInt8: {
       const size_t per_row = m.scales == nullptr ? 0 : DivCeil(m.cols, m.scale_block_cols);
       for (size_t i = 0; i < m.cols; ++i) {
-        const float w = F8E4M3ToFloat(LoadAt<uint8_t>(m.data, row * m.cols + i));
+        const auto code = LoadAt<uint8_t>(m.data, row * m.cols + i);
+        const float w = m.storage == Storage::kInt8 ? static_cast<float>(static_cast<int8_t>(code))
+                                                    : F8E4M3ToFloat(code);
         const float scale =
             m.scales == nullptr
                 ? 1.0f
-                : F8ScaleAt(m, row / m.scale_block_rows * per_row + i / m.scale_block_cols);
+                : BlockScaleAt(m, row / m.scale_block_rows * per_row + i / m.scale_block_cols);
         out[i] = w * (scale * m.global_scale);
       }
       break;
@@ -247,8 +267,8 @@ Status ValidateScales(const StoredMatrix& m) {
   }
   for (size_t i = 0; i < n; ++i) {
     float scale = 0.0f;
-    if (m.storage == Storage::kF8E4M3) {
-      scale = F8ScaleAt(m, i);
+    if (m.storage == Storage::kF8E4M3 || m.storage == Storage::kInt8) {
+      scale = BlockScaleAt(m, i);
     } else {
       const auto bits = LoadAt<uint8_t>(m.scales, i);
       scale = m.storage == Storage::kNVFP4 ? F8E4M3ToFloat(bits) : E8M0ToFloat(bits);

@@ -24,6 +24,7 @@ enum class Storage : uint8_t {
   kNVFP4,  // e2m1 codes, even input in the low nibble; one e4m3 scale per 16 inputs; one factor for
            // the tensor
   kMXFP4,  // e2m1 codes, even input in the low nibble; one e8m0 scale per 32 inputs
+  kInt8,   // signed codes; one scale per row and group of inputs, as compressed-tensors has it
   // Blocks of GGUF files, scales inside (quant/gguf_blocks.h); `data` only, no `scales`.
   kQ4_0,
   kQ4_1,
@@ -56,12 +57,12 @@ struct StoredMatrix {
   /// (float storages): slices of fused tensors may lie interleaved or transposed. 0: cols.
   size_t row_stride = 0;
   size_t col_stride = 1;
-  /// kF8E4M3: scales [ceil(rows/scale_block_rows), ceil(cols/scale_block_cols)]; kNVFP4: e4m3
-  /// [rows, cols/16]; kMXFP4: e8m0 [rows, cols/32]. Null for the float storages and for an unscaled
-  /// F8.
+  /// kF8E4M3, kInt8: scales [ceil(rows/scale_block_rows), ceil(cols/scale_block_cols)]; kNVFP4:
+  /// e4m3 [rows, cols/16]; kMXFP4: e8m0 [rows, cols/32]. Null for the float storages and for an
+  /// unscaled F8.
   const std::byte* scales = nullptr;
-  Storage scale_storage = Storage::kF32;  // kF8E4M3 only: kF32 or kBF16
-  size_t scale_block_rows = 0;            // kF8E4M3 only
+  Storage scale_storage = Storage::kF32;  // kF8E4M3, kInt8: kF32 or kBF16
+  size_t scale_block_rows = 0;  // kF8E4M3, kInt8 (there 1, or `rows` for one scale in all)
   size_t scale_block_cols = 0;
   /// Multiplies every weight. NVFP4: weight_scale_2 (ModelOpt), 1/weight_global_scale
   /// (compressed-tensors), the ".scale" tensor (GGUF).
@@ -88,5 +89,6 @@ float F16ToFloat(uint16_t bits);
 float E8M0ToFloat(uint8_t bits);    // 255 is NaN
 float E2M1ToFloat(uint8_t code);    // low four bits
 uint16_t FloatToBF16(float value);  // round to nearest even, NaN stays quiet
+uint16_t FloatToF16(float value);   // the same; infinity from 65520 on
 
 }  // namespace carpool

@@ -127,6 +127,13 @@ Result<Checkpoint> Checkpoint::OpenDirectory(const std::string& dir) {
   return Checkpoint(std::move(state));
 }
 
+Result<Checkpoint> Checkpoint::FromTensors(std::vector<TensorInfo> tensors) {
+  auto state = std::make_unique<State>();
+  state->tensors = std::move(tensors);
+  RETURN_IF_ERROR(state->SortByName("tensors in memory"));
+  return Checkpoint(std::move(state));
+}
+
 const TensorInfo* Checkpoint::Find(std::string_view name) const {
   const auto& all = state_->tensors;
   const auto it =

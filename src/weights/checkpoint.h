@@ -64,6 +64,9 @@ class Checkpoint {
   /// experts one by one; keys and values of latent attention are joined to kv_b_proj (copied); the
   /// rows of q and k of architecture "llama" stay in the order of interleaved rope.
   static Result<Checkpoint> OpenGguf(const std::string& path);
+  /// Tensors that lie in memory, in any order; what they view (names and data) must outlive the
+  /// checkpoint. Errors: a name that is there twice.
+  static Result<Checkpoint> FromTensors(std::vector<TensorInfo> tensors);
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();

@@ -6,6 +6,7 @@
 
 #include "base/aligned.h"
 #include "base/printable.h"
+#include "quant/panel_kernels.h"
 
 namespace carpool {
 namespace {
@@ -68,6 +69,7 @@ struct TensorBinder::Siblings {
   const TensorInfo* scale_2 = nullptr;
   const TensorInfo* global_scale = nullptr;
   const TensorInfo* pre_quant_scale = nullptr;
+  const TensorInfo* zero_point = nullptr;
   const TensorInfo* input_scale =
       nullptr;  // of activations; not used, weights alone are quantised here
   const TensorInfo* input_global_scale = nullptr;
@@ -84,6 +86,7 @@ TensorBinder::Siblings TensorBinder::FindSiblings(std::string_view module) const
       {"weight_scale_2", &Siblings::scale_2},
       {"weight_global_scale", &Siblings::global_scale},
       {"pre_quant_scale", &Siblings::pre_quant_scale},
+      {"weight_zero_point", &Siblings::zero_point},
       {"input_scale", &Siblings::input_scale},
       {"input_global_scale", &Siblings::input_global_scale},
   };
@@ -194,15 +197,61 @@ TensorBinder::Resolved TensorBinder::ResolveFp8(const Siblings& s, size_t rows, 
   return m;
 }
 
+/// compressed-tensors' "int-quantized" weights: I8 [rows, cols] with symmetric scales of a group, a
+/// row or the tensor.
+TensorBinder::Resolved TensorBinder::ResolveInt8(const Siblings& s, size_t rows,
+                                                 size_t cols) const {
+  StoredMatrix m;
+  m.name = s.module;
+  m.storage = Storage::kInt8;
+  m.rows = rows;
+  m.cols = cols;
+  m.data = s.weight->data;
+  m.data_bytes = s.weight->bytes;
+  if (s.scale == nullptr) {
+    return MakeError(ErrorCode::kCorrupt, "{}.weight_scale: missing, but the weight is I8",
+                     Printable(s.module));
+  }
+  if (s.zero_point != nullptr) {
+    return MakeError(ErrorCode::kUnsupported,
+                     "{}: int8 weights with zero points are not supported; wanted symmetric ones",
+                     Printable(s.module));
+  }
+  const TensorInfo& scale = *s.scale;
+  if (scale.dtype != Dtype::kF32 && scale.dtype != Dtype::kBF16)
+    return Mismatch(scale, "F32 or BF16 scales");
+  m.scales = scale.data;
+  m.scale_storage = FloatStorage(scale.dtype);
+  m.scale_block_rows = 1;
+  m.scale_block_cols = std::max(cols, kBlockInputs);
+  if (IsScalar(scale)) {
+    m.scale_block_rows = rows;
+  } else if (scale.ndim == 2 && scale.shape[0] == rows && scale.shape[1] > 1) {
+    // Groups are multiples of 16 everywhere; the last one may be short.
+    const uint64_t groups = scale.shape[1];
+    m.scale_block_cols = RoundUp(DivCeil(cols, static_cast<size_t>(groups)), size_t{16});
+    if (DivCeil(cols, m.scale_block_cols) != groups) m.scale_block_cols = 0;
+  } else if (!HasShape(scale, {rows}) && !HasShape(scale, {rows, 1})) {
+    m.scale_block_cols = 0;
+  }
+  if (m.scale_block_cols == 0) {
+    return Mismatch(scale, fmt::format("one scale, one per row ([{}, 1]) or one per group ([{}, "
+                                       "groups])",
+                                       rows, rows));
+  }
+  return m;
+}
+
 TensorBinder::Resolved TensorBinder::Resolve(const Siblings& s, size_t rows, size_t cols) const {
   const bool packed_u8 = s.weight != nullptr && s.weight->dtype == Dtype::kU8;
   if (packed_u8 || s.packed != nullptr) return ResolveFp4(s, rows, cols);
   if (!HasShape(*s.weight, {rows, cols}))
     return Mismatch(*s.weight, fmt::format("shape [{}, {}]", rows, cols));
+  if (s.weight->dtype == Dtype::kI8) return ResolveInt8(s, rows, cols);
   if (s.weight->dtype == Dtype::kF8E4M3) return ResolveFp8(s, rows, cols);
   const bool blocks = s.weight->dtype == Dtype::kGgufBlocks;
   if (!blocks && !IsFloat(s.weight->dtype))
-    return Mismatch(*s.weight, "F32, BF16, F16, F8_E4M3 or packed U8");
+    return Mismatch(*s.weight, "F32, BF16, F16, F8_E4M3, I8 or packed U8");
   StoredMatrix m;
   m.name = s.module;
   m.storage = blocks ? s.weight->blocks : FloatStorage(s.weight->dtype);
@@ -224,8 +273,9 @@ std::optional<StoredMatrix> TensorBinder::Bind(std::string_view module, size_t r
   Resolved resolved = Resolve(s, rows, cols);
   const TensorInfo* weight = s.packed != nullptr ? s.packed : s.weight;
   const bool first = !used_[static_cast<size_t>(weight - checkpoint_.tensors().data())];
-  for (const TensorInfo* t : {s.weight, s.packed, s.scale, s.scale_inv, s.scale_2, s.global_scale,
-                              s.pre_quant_scale, s.input_scale, s.input_global_scale}) {
+  for (const TensorInfo* t :
+       {s.weight, s.packed, s.scale, s.scale_inv, s.scale_2, s.global_scale, s.pre_quant_scale,
+        s.zero_point, s.input_scale, s.input_global_scale}) {
     Use(t);
   }
   if (!resolved) {

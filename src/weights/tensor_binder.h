@@ -89,6 +89,7 @@ class TensorBinder {
   Resolved ResolveFp4(const Siblings& s, size_t rows, size_t cols) const;
   Resolved ResolveFp8(const Siblings& s, size_t rows, size_t cols) const;
   StoredMatrix Mxfp4Slice(const TensorInfo& blocks, const ExpertSlice& slice);
+  Resolved ResolveInt8(const Siblings& s, size_t rows, size_t cols) const;
   void Use(const TensorInfo* tensor);
   void Count(std::string_view storage, size_t bytes, size_t parameters);
   void CompareWithConfig(std::string_view module, const StoredMatrix& matrix);

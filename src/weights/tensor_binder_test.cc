@@ -160,7 +160,8 @@ TEST(TensorBinder, OneErrorListsTheFirstTwentyByNameAndCountsTheRest) {
   const std::string error = l.Error();
   EXPECT_THAT(error, HasSubstr("33 tensors cannot be loaded"));
   EXPECT_THAT(error, HasSubstr("bad.weight: wanted shape [1, 2], got F32 [2, 1]"));
-  EXPECT_THAT(error, HasSubstr("int.weight: wanted F32, BF16, F16, F8_E4M3 or packed U8, got I64"));
+  EXPECT_THAT(error,
+              HasSubstr("int.weight: wanted F32, BF16, F16, F8_E4M3, I8 or packed U8, got I64"));
   EXPECT_THAT(error, HasSubstr("gone: missing, wanted shape [5]"));
   EXPECT_THAT(error, HasSubstr("missing10.weight: missing, wanted shape [3, 4]"));
   EXPECT_THAT(error, HasSubstr("missing26.weight"));
