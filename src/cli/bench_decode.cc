@@ -6,6 +6,7 @@
 #include "base/mapped_file.h"
 #include "base/text_table.h"
 #include "cli/bench.h"
+#include "cli/bench_json.h"
 #include "cli/engine_flags.h"
 
 namespace carpool::cli {
@@ -41,15 +42,8 @@ Status Run(const Flags& flags) {
     nlohmann::ordered_json json;
     json["rows"] = nlohmann::ordered_json::array();
     for (const BenchRow& r : rows) {
-      json["rows"].push_back({{"batch", r.batch},
-                              {"routing", r.routing},
-                              {"distinct_experts", r.distinct_experts},
-                              {"us_median", r.us_median},
-                              {"us_p10", r.us_p10},
-                              {"us_p90", r.us_p90},
-                              {"gbytes_per_s", r.gbytes_per_s},
-                              {"moe_us_per_layer", r.moe_us_per_layer},
-                              {"tokens_per_s", r.tokens_per_s}});
+      json["rows"].push_back(BenchRowJson(r));
+      json["rows"].back()["moe_us_per_layer"] = r.moe_us_per_layer;
     }
     json["threads"] = options.threads;
     json["activations"] = flags.engine.activations;

@@ -6,6 +6,7 @@
 
 #include "base/text_table.h"
 #include "cli/bench.h"
+#include "cli/bench_json.h"
 #include "cli/engine_flags.h"
 #include "lab/roofline_svg.h"
 
@@ -42,17 +43,9 @@ void PrintJson(const BenchMoeReport& report, const BenchMoeOptions& o, const Fla
   nlohmann::ordered_json json;
   json["rows"] = nlohmann::ordered_json::array();
   for (const auto& r : report.rows) {
-    json["rows"].push_back({{"batch", r.batch},
-                            {"routing", r.routing},
-                            {"distinct_experts", r.distinct_experts},
-                            {"rows_per_expert", r.rows_per_expert},
-                            {"us_median", r.us_median},
-                            {"us_p10", r.us_p10},
-                            {"us_p90", r.us_p90},
-                            {"gbytes_per_s", r.gbytes_per_s},
-                            {"fraction_of_membw", r.fraction_of_membw},
-                            {"tokens_per_s", r.tokens_per_s},
-                            {"steps", r.steps}});
+    json["rows"].push_back(BenchRowJson(r));
+    json["rows"].back()["rows_per_expert"] = r.rows_per_expert;
+    json["rows"].back()["steps"] = r.steps;
   }
   json["fits"] = nlohmann::ordered_json::array();
   for (const auto& f : report.fits) {

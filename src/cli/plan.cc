@@ -164,10 +164,7 @@ Status Run(const Flags& flags) {
   if (*std::max_element(o.batches.begin(), o.batches.end()) > 4096)
     return MakeError(ErrorCode::kInvalidArgument, "--batch: wanted at most 4096, got '{}'",
                      flags.batch);
-  for (const std::string& text : SplitPolicies(flags.policies)) {
-    ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));
-    o.policies.push_back(std::move(policy));
-  }
+  ASSIGN_OR_RETURN(o.policies, ParsePolicies(flags.policies));
   ASSIGN_OR_RETURN(o.measured_t, ParseNumbers("--measured-t", flags.measured_t));
   o.context = flags.context;
   o.seed = flags.common.seed;

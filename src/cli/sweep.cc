@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/file_writer.h"
 #include "base/text_table.h"
 #include "cli/lab_flags.h"
 #include "lab/report.h"
@@ -24,14 +25,14 @@ struct Flags {
 };
 
 Status ChoosePolicies(Flags& flags, const GateSpec& gate) {
-  std::vector<std::string> texts;
   if (!flags.policies.empty()) {
-    texts = SplitPolicies(flags.policies);
-  } else {
-    for (const size_t batch : flags.sweep.batches) {
-      for (const std::string& text : DefaultSweepPolicies(gate, batch))
-        if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
-    }
+    ASSIGN_OR_RETURN(flags.sweep.policies, ParsePolicies(flags.policies));
+    return {};
+  }
+  std::vector<std::string> texts;
+  for (const size_t batch : flags.sweep.batches) {
+    for (const std::string& text : DefaultSweepPolicies(gate, batch))
+      if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
   }
   for (const std::string& text : texts) {
     ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));

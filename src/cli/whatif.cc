@@ -21,10 +21,7 @@ struct Flags {
 Status Run(const Flags& flags) {
   WhatIfOptions o;
   o.num_experts = flags.experts;
-  for (const std::string& text : SplitPolicies(flags.policies)) {
-    ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));
-    o.policies.push_back(std::move(policy));
-  }
+  ASSIGN_OR_RETURN(o.policies, ParsePolicies(flags.policies));
   if (!flags.shape.empty()) {
     ASSIGN_OR_RETURN(const MoeShape shape, FindMoeShape(flags.shape));
     ASSIGN_OR_RETURN(const WeightFormat format, ParseWeightFormat(flags.format));

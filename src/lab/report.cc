@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/file_writer.h"
 #include "base/mapped_file.h"
 #include "base/thread_pool.h"
 #include "carpool/source_dir.h"

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/file_writer.h"
 #include "base/mapped_file.h"
 
 namespace carpool {
@@ -147,11 +148,7 @@ Status AppendPoints(const std::string& path, const SweepFingerprint& fingerprint
   }
   if (text.empty()) text = fingerprint.dump() + "\n";
   for (const SweepPoint& p : points) text += PointJson(p).dump() + "\n";
-  const std::string next = path + ".new";
-  RETURN_IF_ERROR(WriteTextFile(next, text));
-  std::filesystem::rename(next, path, ec);
-  if (ec) return MakeError(ErrorCode::kInternal, "{}: cannot replace: {}", path, ec.message());
-  return {};
+  return WriteTextFile(path, text);
 }
 
 Json CalibrationJson(const Calibration& c) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "lab/sweep.h"
-#include "weights/safetensors_writer.h"  // WriteTextFile
 
 namespace carpool {
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/file_writer.h"
 #include "lab/html_page.h"
 #include "lab/report.h"
 #include "lab/svg_plot.h"
