@@ -8,6 +8,7 @@
 #include "cli/bench.h"
 #include "cli/bench_json.h"
 #include "cli/engine_flags.h"
+#include "routing/policy_spec.h"
 
 namespace carpool::cli {
 namespace {
@@ -24,7 +25,19 @@ struct Flags {
 Status Run(const Flags& flags) {
   BenchDecodeOptions bench;
   ASSIGN_OR_RETURN(bench.batches, ParseSizes("--batch", flags.batch));
-  ASSIGN_OR_RETURN(bench.policies, ParsePolicies(flags.policies));
+  std::vector<std::string> fixed;
+  for (const std::string& text : SplitPolicies(flags.policies)) {
+    ASSIGN_OR_RETURN(const auto automatic, ParseAutoPolicy(text));
+    if (automatic) {
+      ASSIGN_OR_RETURN(auto chooser, MakeAuto(flags.engine, text));
+      bench.choosers.push_back(std::move(chooser));
+    } else {
+      fixed.push_back(text);
+    }
+  }
+  if (!fixed.empty()) {
+    ASSIGN_OR_RETURN(bench.policies, ParsePolicies(fmt::format("{}", fmt::join(fixed, ","))));
+  }
   ASSIGN_OR_RETURN(EngineOptions options, ResolveEngineOptions(flags.engine));
   ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.engine.common.model));
   options.max_running = 1;
@@ -73,6 +86,7 @@ void AddBenchDecode(CLI::App& bench) {
   AddThreads(*command, flags->engine.common);
   AddJson(*command, flags->engine.common);
   AddActivations(*command, flags->engine);
+  AddCalibration(*command, flags->engine);
   command
       ->add_option("--text", flags->text,
                    "Text the sequences are cut from; default: the model's heldout.txt")
