@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "routing/policy_spec.h"
+#include "routing/trace.h"
 
 namespace carpool {
 namespace {

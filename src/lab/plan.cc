@@ -70,10 +70,13 @@ Times MatTime(const PlanOptions& o, double weights, WeightFormat format, double 
           weights * padded / (Gmacs(h, format, rows) * devices * 1e3), 0.0};
 }
 
-/// Reading and computing overlap, but not perfectly: with threads that do both in turn (a CPU) the
-/// two add in squares; with asynchronous copies (a GPU) the larger one hides the smaller.
+/// Reading and computing overlap in part where the same threads do both (a CPU): between adding up
+/// (exponent 1) and the larger hiding the smaller (infinity). With asynchronous copies (a GPU) the
+/// larger one hides the smaller.
 double Overlapped(const Hardware& h, const Times& t) {
-  return h.tile_rows == 1 ? std::hypot(t.memory, t.compute) : std::max(t.memory, t.compute);
+  constexpr double kExponent = 1.4;
+  if (h.tile_rows > 1) return std::max(t.memory, t.compute);
+  return std::pow(std::pow(t.memory, kExponent) + std::pow(t.compute, kExponent), 1 / kExponent);
 }
 
 struct LayerTime {

@@ -155,6 +155,13 @@ Status CheckServerAb(const ServerAbOptions& o) {
     return MakeError(ErrorCode::kInvalidArgument, "--rounds: an interval needs at least {}, got {}",
                      kMinForInterval, p.rounds);
   }
+  if (p.batch == 0 || p.prompt == 0 || p.steps < 2) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "--batch, --prompt and --steps: wanted at least 1, 1 and 2 (time passes between "
+        "tokens), got {}, {} and {}",
+        p.batch, p.prompt, p.steps);
+  }
   const size_t windows = std::max<size_t>(o.ab.quality.windows, 1);
   const size_t timed = p.rounds * p.batch, scored = windows * p.batch;
   const size_t need =
