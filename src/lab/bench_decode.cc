@@ -17,6 +17,7 @@ Status BenchBatch(const Model& model, ThreadPool& pool, std::span<const int32_t>
   struct Lane {
     std::unique_ptr<Router> router;
     std::unique_ptr<Lockstep> lockstep;
+    std::shared_ptr<PolicyChooser> chooser;  // may be null
     std::vector<double> us;
   };
   // Sequence b starts at its own place in the text, so that the rows of a step are different
@@ -28,11 +29,18 @@ Status BenchBatch(const Model& model, ThreadPool& pool, std::span<const int32_t>
     for (size_t i = 0; i < context; ++i) prompt[b * context + i] = token(b, i);
   }
   std::vector<Lane> lanes;
-  for (const auto& policy : o.policies) {
-    Lane lane;
+  const auto route = [&](Lane& lane, std::shared_ptr<const PolicySpec> policy) -> Status {
     ASSIGN_OR_RETURN(lane.router,
-                     Router::Make(model.config().gate, policy, model.config().NumMoeLayers(),
-                                  std::max<size_t>(batch, 256)));
+                     Router::Make(model.config().gate, std::move(policy),
+                                  model.config().NumMoeLayers(), std::max<size_t>(batch, 256)));
+    if (lane.lockstep != nullptr) lane.lockstep->set_router(*lane.router);
+    return {};
+  };
+  for (size_t i = 0; i < o.policies.size() + o.choosers.size(); ++i) {
+    Lane lane;
+    if (i >= o.policies.size()) lane.chooser = o.choosers[i - o.policies.size()];
+    RETURN_IF_ERROR(
+        route(lane, lane.chooser == nullptr ? o.policies[i] : lane.chooser->Choose(batch, {})));
     lane.lockstep = std::make_unique<Lockstep>(model, pool, *lane.router, o.activations, batch,
                                                context + o.steps);
     lane.lockstep->Prefill({prompt.data(), batch, context});
@@ -43,6 +51,10 @@ Status BenchBatch(const Model& model, ThreadPool& pool, std::span<const int32_t>
   for (size_t step = 0; step < o.steps; ++step) {
     for (size_t b = 0; b < batch; ++b) tokens[b] = token(b, context + step);
     for (Lane& lane : lanes) {
+      if (lane.chooser != nullptr) {
+        auto policy = lane.chooser->Choose(batch, lane.lockstep->stats());
+        if (policy.get() != &lane.router->policy()) RETURN_IF_ERROR(route(lane, policy));
+      }
       const auto start = std::chrono::steady_clock::now();
       lane.lockstep->Step(tokens);
       lane.us.push_back(
@@ -57,6 +69,8 @@ Status BenchBatch(const Model& model, ThreadPool& pool, std::span<const int32_t>
     row.batch = batch;
     row.context = context;
     row.routing = PolicyText(lane.router->policy());
+    if (lane.chooser != nullptr)
+      row.routing = fmt::format("{} ({})", lane.chooser->Report().name, row.routing);
     row.distinct_experts = DistinctExpertsMean(stats);
     row.us_median = Quantile(lane.us, 0.5);
     row.us_p10 = Quantile(lane.us, 0.1);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/output_file.h"
 #include "lab/convert.h"
 #include "models/model_config.h"
 #include "quant/encode.h"

@@ -9,6 +9,7 @@
 
 #include "base/aligned.h"
 #include "base/mapped_file.h"
+#include "base/output_file.h"
 #include "quant/encode.h"
 #include "weights/checkpoint.h"
 #include "weights/safetensors_writer.h"

@@ -3,7 +3,8 @@
 //
 // Level 0: one record per router (gate, policy, kernel). Level 1: one per layer and step
 // (counters). Level 2: one per valid row (best choices, groups, margins, the ids and why), of every
-// step or of every n-th. A level includes the lower ones. Replay (replay.h) reads level 2.
+// step or of every n-th; an engine adds one per step with the request of each row. A level includes
+// the lower ones. Replay (replay.h) reads level 2.
 #pragma once
 
 #include <cstdint>

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/output_file.h"
 #include "base/result.h"
 #include "weights/gguf.h"
-#include "weights/output_file.h"
 
 namespace carpool {
 

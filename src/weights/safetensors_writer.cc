@@ -49,9 +49,4 @@ Status WriteSafetensors(const std::string& path, std::span<const PlannedTensor> 
   });
 }
 
-Status WriteTextFile(const std::string& path, const std::string& text) {
-  return WriteFile(path,
-                   [&](const ByteSink& sink) { return sink(std::as_bytes(std::span(text))); });
-}
-
 }  // namespace carpool

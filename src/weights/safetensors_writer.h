@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "base/output_file.h"
 #include "base/result.h"
 #include "weights/checkpoint.h"
-#include "weights/output_file.h"
 
 namespace carpool {
 
@@ -30,8 +30,5 @@ Status WriteSafetensors(const std::string& path, std::span<const PlannedTensor> 
 
 /// Header and data bytes of the file WriteSafetensors makes.
 uint64_t SafetensorsFileBytes(std::span<const PlannedTensor> tensors);
-
-/// Whole text to `path` by way of a temporary file.
-Status WriteTextFile(const std::string& path, const std::string& text);
 
 }  // namespace carpool

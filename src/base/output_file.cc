@@ -1,4 +1,4 @@
-#include "weights/output_file.h"
+#include "base/output_file.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -60,6 +60,11 @@ Status WriteFile(const std::string& path, const std::function<Status(const ByteS
     return file.Close();
   };
   return Commit(temporary, path, all());
+}
+
+Status WriteTextFile(const std::string& path, const std::string& text) {
+  return WriteFile(path,
+                   [&](const ByteSink& sink) { return sink(std::as_bytes(std::span(text))); });
 }
 
 }  // namespace carpool

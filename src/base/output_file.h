@@ -16,5 +16,7 @@ using ByteSink = std::function<Status(std::span<const std::byte>)>;
 /// sink, and removed when it failed. Errors: InvalidArgument (cannot be written), and those of
 /// `write`.
 Status WriteFile(const std::string& path, const std::function<Status(const ByteSink&)>& write);
+/// The same for a whole text.
+Status WriteTextFile(const std::string& path, const std::string& text);
 
 }  // namespace carpool
