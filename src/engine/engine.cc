@@ -228,7 +228,7 @@ void Engine::ChoosePolicy() {
 }
 
 void Engine::TraceBatch() {
-  if (trace_ == nullptr || trace_level_ < 2) return;
+  if (trace_ == nullptr || trace_detail_.level < 2) return;
   std::string line = "{\"record\":\"batch\",\"requests\":[";
   for (size_t t = 0; t < tokens_.size(); ++t)
     line += fmt::format("{}{}", t == 0 ? "" : ",", running_[sequences_[t]]->id);

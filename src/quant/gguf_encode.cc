@@ -60,20 +60,6 @@ void JoinFp4(const StoredMatrix& m, size_t row, std::byte* out) {
 
 }  // namespace
 
-uint16_t FloatToF16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
-  const float a = std::fabs(value);
-  if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7E00);
-  if (a >= 65520.0f) return static_cast<uint16_t>(sign | 0x7C00);  // rounds past the largest
-  if (a < 0x1p-14f) {  // subnormal: a whole number of 2^-24
-    return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(a * 0x1p24f)));
-  }
-  const uint32_t magnitude = bits & 0x7FFFFFFF;
-  const uint32_t rounded = magnitude + 0xFFF + (magnitude >> 13 & 1);
-  return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
-}
-
 Result<GgufMatrix> EncodeGguf(const StoredMatrix& source, Storage target, ThreadPool& pool,
                               const std::vector<size_t>& row_of) {
   const GgmlType* type = GgmlTypeOf(target);

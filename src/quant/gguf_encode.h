@@ -10,9 +10,6 @@
 
 namespace carpool {
 
-/// To the nearest fp16, ties to even; too large becomes infinity.
-uint16_t FloatToF16(float value);
-
 struct GgufMatrix {
   std::vector<std::byte> bytes;  // row by row
   float scale = 1.0f;            // multiplies all of it; not 1 for NVFP4 only
