@@ -153,9 +153,10 @@ TEST(PackedMatrix, EveryFormatVariantAndTailMatchesTheDoubleProduct) {
 
 TEST(PackedMatrix, GgufBlocksKeepTheirCodesAndRoundOnlyScales) {
   // Q4_1 below 256 inputs, Q4_K and Q6_K from there on; Q4_0 apart.
-  std::vector<OwnedMatrix> sources = {RandomMatrix(WeightFormat::kQ4, 33, 96, 21),
-                                      RandomMatrix(WeightFormat::kQ4, 33, 512, 22),
-                                      RandomMatrix(WeightFormat::kQ6, 33, 512, 23)};
+  std::vector<OwnedMatrix> sources;
+  sources.push_back(RandomMatrix(WeightFormat::kQ4, 33, 96, 21));
+  sources.push_back(RandomMatrix(WeightFormat::kQ4, 33, 512, 22));
+  sources.push_back(RandomMatrix(WeightFormat::kQ6, 33, 512, 23));
   OwnedMatrix q4_0 = RandomMatrix(WeightFormat::kQ4, 33, 96, 24);
   q4_0.view.storage = Storage::kQ4_0;
   std::vector<std::byte> blocks;
@@ -169,7 +170,7 @@ TEST(PackedMatrix, GgufBlocksKeepTheirCodesAndRoundOnlyScales) {
   sources.push_back(std::move(q4_0));
   for (const OwnedMatrix& source : sources) {
     const auto packed = PackedMatrix::Pack(source.view);
-    ASSERT_TRUE(packed.has_value());
+    ASSERT_TRUE(packed.has_value()) << packed.error().message;
     const auto values = Values(source, *packed);
     std::vector<float> row(source.view.cols);
     double largest = 0.0;
