@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "base/aligned.h"
+#include "quant/gguf_blocks.h"
 
 namespace carpool {
 namespace {
@@ -38,9 +40,18 @@ void PackFp4(const StoredMatrix& m, size_t first, size_t rows, size_t super_bloc
   const size_t scales_per_block = kBlockInputs / block_inputs;  // nvfp4 2, mxfp4 1
   const size_t scales = m.cols / block_inputs;
   const size_t row_bytes = m.cols / 2, stride = m.RowStride();
+  const bool blocks = IsGgufBlock(m.storage);
+  std::vector<std::byte> split(blocks ? row_bytes + scales : 0);
   for (size_t lane = 0; lane < rows; ++lane) {
     const std::byte* codes = m.data + (first + lane) * (stride / 2);
     const std::byte* row_scales = m.scales + (first + lane) * (stride / block_inputs);
+    if (blocks) {
+      const size_t stored = stride / GgufBlockInputs(m.storage) * GgufBlockBytes(m.storage);
+      SplitFp4Blocks(m.storage, m.data + (first + lane) * stored, m.cols, split.data(),
+                     split.data() + row_bytes);
+      codes = split.data();
+      row_scales = split.data() + row_bytes;
+    }
     for (size_t b = 0; b * kBlockInputs < m.cols; ++b) {
       const BlockPlace place = Place(out, b, super_blocks, 256);
       for (size_t s = 0; s < scales_per_block && b * scales_per_block + s < scales; ++s) {
@@ -87,12 +98,17 @@ void PackFP8(const StoredMatrix& m, size_t first, size_t rows, size_t super_bloc
   }
 }
 
-void PackQ8Row(const float* values, size_t cols, size_t lane, size_t super_blocks, std::byte* out) {
+/// False when a value is not finite.
+bool PackQ8Row(const float* values, size_t cols, size_t lane, size_t super_blocks, std::byte* out) {
   for (size_t b = 0; b * kBlockInputs < cols; ++b) {
     const BlockPlace place = Place(out, b, super_blocks, 512);
     const size_t n = std::min(kBlockInputs, cols - b * kBlockInputs);
     float max = 0.0f;
-    for (size_t i = 0; i < n; ++i) max = std::max(max, std::fabs(values[b * kBlockInputs + i]));
+    for (size_t i = 0; i < n; ++i) {
+      const float a = std::fabs(values[b * kBlockInputs + i]);
+      if (!(a <= std::numeric_limits<float>::max())) return false;
+      max = std::max(max, a);
+    }
     const uint16_t scale_bits = FloatToBF16(max / 127.0f);
     const float scale = BF16ToFloat(scale_bits);
     std::memcpy(place.header + place.index * 32 + lane * 2, &scale_bits, sizeof(scale_bits));
@@ -102,16 +118,25 @@ void PackQ8Row(const float* values, size_t cols, size_t lane, size_t super_block
       place.codes[i / 4 * 64 + lane * 4 + i % 4] = static_cast<std::byte>(code);
     }
   }
+  return true;
+}
+
+Error NotFinite(const StoredMatrix& m, size_t row, const std::vector<float>& values) {
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  return MakeError(ErrorCode::kCorrupt, "{}: weight [{}, {}] is {}, which int8 blocks cannot hold",
+                   m.name, row, bad - values.begin(), *bad);
 }
 
 /// Formats made from fp32 values of any storage.
-void PackFromFloats(const StoredMatrix& m, WeightFormat format, size_t first, size_t rows,
-                    size_t super_blocks, std::byte* out) {
+Status PackFromFloats(const StoredMatrix& m, WeightFormat format, size_t first, size_t rows,
+                      size_t super_blocks, std::byte* out) {
   std::vector<float> values(m.cols);
   for (size_t lane = 0; lane < rows; ++lane) {
     DequantizeRow(m, first + lane, values.data());
     if (format == WeightFormat::kQ8) {
-      PackQ8Row(values.data(), m.cols, lane, super_blocks, out);
+      if (!PackQ8Row(values.data(), m.cols, lane, super_blocks, out))
+        return NotFinite(m, first + lane, values);
       continue;
     }
     for (size_t i = 0; i < m.cols; ++i) {
@@ -123,11 +148,12 @@ void PackFromFloats(const StoredMatrix& m, WeightFormat format, size_t first, si
       }
     }
   }
+  return {};
 }
 
 }  // namespace
 
-Status ValidateForPacking(const StoredMatrix& source, WeightFormat format) {
+Status ValidateForPacking(const StoredMatrix& source) {
   RETURN_IF_ERROR(ValidateScales(source));
   if (source.storage == Storage::kF8E4M3) {
     for (size_t i = 0; i < source.rows * source.cols; ++i) {
@@ -137,38 +163,29 @@ Status ValidateForPacking(const StoredMatrix& source, WeightFormat format) {
       }
     }
   }
-  if (format == WeightFormat::kQ8) {
-    std::vector<float> values(source.cols);
-    for (size_t r = 0; r < source.rows; ++r) {
-      DequantizeRow(source, r, values.data());
-      for (size_t i = 0; i < source.cols; ++i) {
-        if (!std::isfinite(values[i])) {
-          return MakeError(ErrorCode::kCorrupt,
-                           "{}: weight [{}, {}] is {}, which int8 blocks cannot hold", source.name,
-                           r, i, values[i]);
-        }
-      }
-    }
-  }
   return {};
 }
 
-void PackPanel(const StoredMatrix& source, WeightFormat format, size_t panel, size_t super_blocks,
-               std::byte* out) {
+Status PackPanel(const StoredMatrix& source, WeightFormat format, size_t panel, size_t super_blocks,
+                 std::byte* out) {
   const size_t first = panel * kPanelRows;
   const size_t rows = std::min(kPanelRows, source.rows - first);
   switch (format) {
     case WeightFormat::kNVFP4:
-      return PackFp4(source, first, rows, super_blocks, 16, out);
+      PackFp4(source, first, rows, super_blocks, 16, out);
+      return {};
     case WeightFormat::kMXFP4:
-      return PackFp4(source, first, rows, super_blocks, 32, out);
+      PackFp4(source, first, rows, super_blocks, 32, out);
+      return {};
     case WeightFormat::kFP8:
-      return PackFP8(source, first, rows, super_blocks, out);
+      PackFP8(source, first, rows, super_blocks, out);
+      return {};
     case WeightFormat::kF32:
     case WeightFormat::kBF16:
     case WeightFormat::kQ8:
       return PackFromFloats(source, format, first, rows, super_blocks, out);
   }
+  return {};
 }
 
 }  // namespace carpool

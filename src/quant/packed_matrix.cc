@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 
 #include "base/aligned.h"
 #include "base/check.h"
@@ -74,12 +75,17 @@ Result<WeightFormat> ParseWeightFormat(std::string_view name) {
 }
 
 WeightFormat PackedMatrix::NaturalFormat(const StoredMatrix& m) {
+  // THE TABLE: which panel holds what a file stores. Float storages and the fp4 and fp8 ones keep
+  // every weight's value (F16 as F32). The integer blocks of GGUF become int8 with a scale per 32
+  // inputs, about their own size: see docs/MODELS.md for what that costs.
   switch (m.storage) {
     case Storage::kBF16:
       return WeightFormat::kBF16;
     case Storage::kNVFP4:
+    case Storage::kGgufNVFP4:
       return WeightFormat::kNVFP4;
     case Storage::kMXFP4:
+    case Storage::kGgufMXFP4:
       return WeightFormat::kMXFP4;
     case Storage::kF8E4M3: {
       const bool whole_row = m.scales == nullptr || m.scale_block_cols >= m.cols;
@@ -89,6 +95,19 @@ WeightFormat PackedMatrix::NaturalFormat(const StoredMatrix& m) {
     case Storage::kF32:
     case Storage::kF16:
       return WeightFormat::kF32;
+    case Storage::kQ4_0:
+    case Storage::kQ4_1:
+    case Storage::kQ5_0:
+    case Storage::kQ5_1:
+    case Storage::kQ8_0:
+    case Storage::kQ2_K:
+    case Storage::kQ3_K:
+    case Storage::kQ4_K:
+    case Storage::kQ5_K:
+    case Storage::kQ6_K:
+    case Storage::kIQ4_NL:
+    case Storage::kIQ4_XS:
+      return WeightFormat::kQ8;
   }
   return WeightFormat::kF32;
 }
@@ -124,17 +143,22 @@ Result<PackedMatrix> PackedMatrix::Plan(const StoredMatrix& source,
 }
 
 Status PackedMatrix::Fill(const StoredMatrix& source, std::byte* memory, ThreadPool* pool) {
-  RETURN_IF_ERROR(ValidateForPacking(source, format_));
+  RETURN_IF_ERROR(ValidateForPacking(source));
   panels_ = memory;
+  std::mutex mutex;
+  Status status;
   const auto pack = [&](size_t panel, size_t) {
-    PackPanel(source, format_, panel, super_blocks_, memory + panel * panel_bytes_);
+    Status one = PackPanel(source, format_, panel, super_blocks_, memory + panel * panel_bytes_);
+    if (one) return;
+    const std::lock_guard lock(mutex);
+    status = std::move(one);
   };
   if (pool != nullptr) {
     pool->ParallelFor(num_panels(), pack);
   } else {
     for (size_t panel = 0; panel < num_panels(); ++panel) pack(panel, 0);
   }
-  return {};
+  return status;
 }
 
 Result<PackedMatrix> PackedMatrix::Pack(const StoredMatrix& source, ThreadPool* pool) {

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "base/aligned.h"
+#include "quant/gguf_blocks.h"
 
 namespace carpool {
 namespace {
@@ -64,7 +65,34 @@ std::string_view StorageName(Storage storage) {
     case Storage::kNVFP4:
       return "nvfp4";
     case Storage::kMXFP4:
+    case Storage::kGgufMXFP4:
       return "mxfp4";
+    case Storage::kGgufNVFP4:
+      return "nvfp4";
+    case Storage::kQ4_0:
+      return "q4_0";
+    case Storage::kQ4_1:
+      return "q4_1";
+    case Storage::kQ5_0:
+      return "q5_0";
+    case Storage::kQ5_1:
+      return "q5_1";
+    case Storage::kQ8_0:
+      return "q8_0";
+    case Storage::kQ2_K:
+      return "q2_k";
+    case Storage::kQ3_K:
+      return "q3_k";
+    case Storage::kQ4_K:
+      return "q4_k";
+    case Storage::kQ5_K:
+      return "q5_k";
+    case Storage::kQ6_K:
+      return "q6_k";
+    case Storage::kIQ4_NL:
+      return "iq4_nl";
+    case Storage::kIQ4_XS:
+      return "iq4_xs";
   }
   return "?";
 }
@@ -97,12 +125,11 @@ float BF16ToFloat(uint16_t bits) { return std::bit_cast<float>(static_cast<uint3
 
 float F16ToFloat(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
-  const int exponent = (bits >> 10) & 0x1F;
+  const uint32_t exponent = (bits >> 10) & 0x1F;
   const uint32_t mantissa = bits & 0x3FF;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));
-  const float magnitude =
-      exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
-                    : std::ldexp(1.0f + static_cast<float>(mantissa) / 1024.0f, exponent - 15);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 
@@ -167,11 +194,22 @@ void DequantizeRow(const StoredMatrix& m, size_t row, float* out) {
       }
       break;
     }
+    default: {
+      const size_t row_bytes =
+          m.RowStride() / GgufBlockInputs(m.storage) * GgufBlockBytes(m.storage);
+      DecodeGgufBlocks(m.storage, m.data + row * row_bytes, m.cols, out);
+      if (m.global_scale == 1.0f) break;
+      for (size_t i = 0; i < m.cols; ++i) out[i] *= m.global_scale;
+      break;
+    }
   }
 }
 
 Status ValidateScales(const StoredMatrix& m) {
-  const size_t block = m.storage == Storage::kNVFP4 ? 16 : m.storage == Storage::kMXFP4 ? 32 : 1;
+  const size_t block = m.storage == Storage::kNVFP4   ? 16
+                       : m.storage == Storage::kMXFP4 ? 32
+                       : IsGgufBlock(m.storage)       ? GgufBlockInputs(m.storage)
+                                                      : 1;
   if (m.cols % block != 0) {
     return MakeError(ErrorCode::kUnsupported, "{}: {} needs a multiple of {} inputs, got {}",
                      m.name, StorageName(m.storage), block, m.cols);
@@ -189,6 +227,14 @@ Status ValidateScales(const StoredMatrix& m) {
       RETURN_IF_ERROR(ValidateScales(one));
     }
     return {};
+  }
+  if (m.storage == Storage::kGgufMXFP4) {
+    const size_t bytes = GgufBlockBytes(m.storage), blocks = m.rows * (m.cols / block);
+    for (size_t i = 0; i < blocks; ++i) {
+      if (static_cast<uint8_t>(m.data[i * bytes]) != 255) continue;
+      return MakeError(ErrorCode::kCorrupt, "{}: block scale {} is nan; wanted a finite number",
+                       m.name, i);
+    }
   }
   const size_t n = NumScales(m);
   if (m.storage == Storage::kNVFP4 || m.storage == Storage::kMXFP4) {

@@ -24,6 +24,21 @@ enum class Storage : uint8_t {
   kNVFP4,  // e2m1 codes, even input in the low nibble; one e4m3 scale per 16 inputs; one factor for
            // the tensor
   kMXFP4,  // e2m1 codes, even input in the low nibble; one e8m0 scale per 32 inputs
+  // Blocks of GGUF files, scales inside (quant/gguf_blocks.h); `data` only, no `scales`.
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kGgufMXFP4,
+  kGgufNVFP4,
 };
 
 /// "bf16", "nvfp4", …: the name used in reports and JSON.
@@ -49,7 +64,7 @@ struct StoredMatrix {
   size_t scale_block_rows = 0;            // kF8E4M3 only
   size_t scale_block_cols = 0;
   /// Multiplies every weight. NVFP4: weight_scale_2 (ModelOpt), 1/weight_global_scale
-  /// (compressed-tensors).
+  /// (compressed-tensors), the ".scale" tensor (GGUF).
   float global_scale = 1.0f;
 
   /// Bytes this matrix takes in the file, scales included.

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "weights/checkpoint.h"
+#include "weights/output_file.h"
 
 namespace carpool {
 
@@ -24,7 +25,6 @@ struct PlannedTensor {
 /// Writes `tensors` to `path` by way of `path`.tmp, which is renamed when complete. `write` is
 /// called once and hands the bytes of every tensor, in order, to `sink`. Errors: InvalidArgument
 /// (cannot be written; the temporary file is removed).
-using ByteSink = std::function<Status(std::span<const std::byte>)>;
 Status WriteSafetensors(const std::string& path, std::span<const PlannedTensor> tensors,
                         const std::function<Status(const ByteSink& sink)>& write);
 
