@@ -112,7 +112,7 @@ class Bad(unittest.TestCase):
 
     def test_paths(self):
         self.refused("no such checkpoint directory", path=self.dir / "nowhere")
-        self.refused("wanted a checkpoint directory, got a file", path=self.dir / "config.json")
+        self.refused("wanted a checkpoint directory, got a file that is not GGUF", path=self.dir / "config.json")
         self.refused("neither model.safetensors nor model.safetensors.index.json")
         (self.dir / "config.json").unlink()
         self.refused("config.json: no such file")

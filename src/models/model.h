@@ -41,7 +41,7 @@ struct ModelParts {
 
 class Model {
  public:
-  /// Loads the checkpoint in `dir`. Errors: everything config, files and tensors can get wrong, in
+  /// Loads the checkpoint in `dir`, or the GGUF file of that name. Errors: everything config, files and tensors can get wrong, in
   /// one line each.
   static Result<std::unique_ptr<Model>> Load(const std::string& dir, ThreadPool& pool,
                                              const LoadOptions& options = {});

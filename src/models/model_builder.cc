@@ -187,7 +187,7 @@ Result<ModelParts> BuildModel(const ModelConfig& config, const Checkpoint& check
 Result<std::unique_ptr<Model>> Model::Load(const std::string& dir, ThreadPool& pool,
                                            const LoadOptions& options) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::OpenDirectory(dir));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(dir));
   ASSIGN_OR_RETURN(ModelParts parts, BuildModel(config, checkpoint, pool, options));
   return std::make_unique<Model>(std::move(checkpoint), std::move(parts));
 }

@@ -9,6 +9,7 @@
 #include "base/printable.h"
 #include "models/all_models.h"
 #include "models/config_parts.h"
+#include "weights/gguf_config.h"
 #include "weights/json_text.h"
 
 namespace carpool {
@@ -125,12 +126,18 @@ Result<ModelConfig> ParseModelConfig(const std::string& text, const std::string&
 }
 
 Result<ModelConfig> LoadModelConfig(const std::string& dir) {
+  if (IsGgufFile(dir)) {
+    ASSIGN_OR_RETURN(const GgufModel model, GgufModel::Open(dir));
+    ASSIGN_OR_RETURN(const std::string text, GgufConfigJson(model));
+    return ParseModelConfig(text, dir + ": metadata");
+  }
   std::error_code ec;
   if (!std::filesystem::exists(dir, ec)) {
     return MakeError(ErrorCode::kNotFound, "{}: no such directory", Printable(dir, 4096));
   }
   if (!std::filesystem::is_directory(dir, ec)) {
-    return MakeError(ErrorCode::kInvalidArgument, "{}: wanted a checkpoint directory, got a file",
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{}: wanted a checkpoint directory, got a file that is not GGUF",
                      Printable(dir, 4096));
   }
   const std::string path = dir + "/config.json";

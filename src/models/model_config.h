@@ -88,9 +88,9 @@ struct ModelConfig {
   size_t NumMoeLayers() const;
 };
 
-/// Reads and checks DIR/config.json and DIR/generation_config.json. Unknown keys are ignored; every
-/// number is range checked and consistent with the others. Errors name the file, the field, what
-/// was wanted and what was got.
+/// Reads and checks DIR/config.json and DIR/generation_config.json, or the metadata of a GGUF file.
+/// Unknown keys are ignored; every number is range checked and consistent with the others. Errors
+/// name the file, the field, what was wanted and what was got.
 Result<ModelConfig> LoadModelConfig(const std::string& dir);
 /// The same from text; `where` names it in errors.
 Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where);

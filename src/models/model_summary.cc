@@ -23,7 +23,7 @@ Result<ModelSummary> SummarizeModel(const std::string& dir) {
   ASSIGN_OR_RETURN(s.config, LoadModelConfig(dir));
   ASSIGN_OR_RETURN(QuantConfig quant, QuantConfig::Load(dir));
   s.quantization = quant.method();
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::OpenDirectory(dir));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
   s.num_files = checkpoint.num_files();
   TensorBinder binder(checkpoint, std::move(quant));
   ASSIGN_OR_RETURN(const ModelWeights weights, BindModel(s.config, binder));

@@ -6,6 +6,7 @@
 
 #include "base/mapped_file.h"
 #include "base/printable.h"
+#include "weights/gguf.h"
 #include "weights/safetensors.h"
 #include "weights/shard_index.h"
 
@@ -14,7 +15,9 @@ namespace carpool {
 struct Checkpoint::State {
   std::vector<MappedFile> files;
   std::vector<std::unique_ptr<std::string>> renamed;
-  std::vector<TensorInfo> tensors;  // by name
+  std::vector<TensorInfo> tensors;    // by name
+  std::shared_ptr<const void> owner;  // of tensors that are in none of `files`
+  size_t num_files = 0;
 
   Status Add(const std::string& path);
   Status SortByName(const std::string& where);
@@ -48,6 +51,7 @@ Status Checkpoint::State::Add(const std::string& path) {
   }
   std::move(header.renamed.begin(), header.renamed.end(), std::back_inserter(renamed));
   files.push_back(std::move(file));
+  ++num_files;
   return {};
 }
 
@@ -68,13 +72,29 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
+Result<Checkpoint> Checkpoint::FromTensors(std::vector<TensorInfo> tensors,
+                                           std::shared_ptr<const void> owner, size_t num_files,
+                                           const std::string& where) {
+  auto state = std::make_unique<State>();
+  state->tensors = std::move(tensors);
+  state->owner = std::move(owner);
+  state->num_files = num_files;
+  RETURN_IF_ERROR(state->SortByName(where));
+  return Checkpoint(std::move(state));
+}
+
+Result<Checkpoint> Checkpoint::Open(const std::string& path) {
+  return IsGgufFile(path) ? OpenGguf(path) : OpenDirectory(path);
+}
+
 Result<Checkpoint> Checkpoint::OpenDirectory(const std::string& dir) {
   namespace fs = std::filesystem;
   std::error_code ec;
   if (!fs::exists(dir, ec))
     return MakeError(ErrorCode::kNotFound, "{}: no such directory", Printable(dir, 4096));
   if (!fs::is_directory(dir, ec)) {
-    return MakeError(ErrorCode::kInvalidArgument, "{}: wanted a checkpoint directory, got a file",
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{}: wanted a checkpoint directory, got a file that is not GGUF",
                      Printable(dir, 4096));
   }
   auto state = std::make_unique<State>();
@@ -116,6 +136,6 @@ const TensorInfo* Checkpoint::Find(std::string_view name) const {
 }
 
 const std::vector<TensorInfo>& Checkpoint::tensors() const { return state_->tensors; }
-size_t Checkpoint::num_files() const { return state_->files.size(); }
+size_t Checkpoint::num_files() const { return state_->num_files; }
 
 }  // namespace carpool

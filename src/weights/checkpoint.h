@@ -1,5 +1,5 @@
-// Checkpoint: the tensors of a Hugging Face directory (one safetensors file or shards), mapped, not
-// copied.
+// Checkpoint: the tensors of a Hugging Face directory (one safetensors file or shards) or of a GGUF
+// file, mapped, not copied.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "quant/stored_matrix.h"
 
 namespace carpool {
 
@@ -30,6 +31,7 @@ enum class Dtype : uint8_t {
   kF8E4M3,
   kF8E5M2,
   kF8E8M0,
+  kGgufBlocks,  // see TensorInfo::blocks
 };
 std::string_view DtypeName(Dtype dtype);
 size_t DtypeBytes(Dtype dtype);
@@ -40,6 +42,7 @@ inline constexpr size_t kMaxDims = 5;  // the patch convolutions of video towers
 struct TensorInfo {
   std::string_view name;
   Dtype dtype = Dtype::kU8;
+  Storage blocks = Storage::kF32;  // kGgufBlocks only: which ones
   uint8_t ndim = 0;
   uint64_t shape[kMaxDims] = {};
   const std::byte* data = nullptr;  // unaligned
@@ -51,10 +54,16 @@ std::string ShapeText(const TensorInfo& tensor);
 
 class Checkpoint {
  public:
+  /// OpenGguf for a file, OpenDirectory otherwise.
+  static Result<Checkpoint> Open(const std::string& path);
   /// Opens model.safetensors, or else the shards of model.safetensors.index.json, in `dir`. Every
   /// rule of the format is checked before any tensor is handed out. Errors are one line naming the
   /// file and the tensor.
   static Result<Checkpoint> OpenDirectory(const std::string& dir);
+  /// A GGUF file, with the other parts of a split. Tensors get their Hugging Face names, stacked
+  /// experts one by one; keys and values of latent attention are joined to kv_b_proj (copied); the
+  /// rows of q and k of architecture "llama" stay in the order of interleaved rope.
+  static Result<Checkpoint> OpenGguf(const std::string& path);
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
@@ -69,6 +78,10 @@ class Checkpoint {
  private:
   struct State;
   explicit Checkpoint(std::unique_ptr<State> state);
+  /// `owner` keeps what the tensors view.
+  static Result<Checkpoint> FromTensors(std::vector<TensorInfo> tensors,
+                                        std::shared_ptr<const void> owner, size_t num_files,
+                                        const std::string& where);
   std::unique_ptr<State> state_;
 };
 

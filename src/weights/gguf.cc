@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -364,7 +365,9 @@ Result<GgufHeader> ParseGguf(std::span<const std::byte> file, const std::string&
   return header;
 }
 
-bool LooksLikeGguf(const std::string& path) {
+bool IsGgufFile(const std::string& path) {
+  std::error_code ec;
+  if (!std::filesystem::is_regular_file(path, ec)) return false;
   if (path.ends_with(".gguf")) return true;
   char magic[4] = {};
   std::ifstream(path, std::ios::binary).read(magic, sizeof(magic));

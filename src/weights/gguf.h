@@ -82,8 +82,8 @@ struct GgufHeader {
 /// `where` names the file.
 Result<GgufHeader> ParseGguf(std::span<const std::byte> file, const std::string& where);
 
-/// True if `path` is a file that begins with GGUF's magic, or is named *.gguf.
-bool LooksLikeGguf(const std::string& path);
+/// True if `path` is a regular file that begins with GGUF's magic or is named *.gguf.
+bool IsGgufFile(const std::string& path);
 
 /// A model in GGUF: the mapped files and all their tensors.
 class GgufModel {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/check.h"
 #include "base/printable.h"
 
 namespace carpool {
@@ -30,6 +31,7 @@ constexpr DtypeEntry kDtypes[] = {
 };
 
 const DtypeEntry& EntryOf(Dtype dtype) {
+  CARPOOL_CHECK(dtype != Dtype::kGgufBlocks);
   return *std::find_if(std::begin(kDtypes), std::end(kDtypes),
                        [&](const auto& e) { return e.dtype == dtype; });
 }
@@ -335,7 +337,9 @@ PlainName StripWrapper(std::string_view name) {
   return {"", name};
 }
 
-std::string_view DtypeName(Dtype dtype) { return EntryOf(dtype).name; }
+std::string_view DtypeName(Dtype dtype) {
+  return dtype == Dtype::kGgufBlocks ? "GGUF blocks" : EntryOf(dtype).name;
+}
 size_t DtypeBytes(Dtype dtype) { return EntryOf(dtype).bytes; }
 
 std::string ShapeText(const TensorInfo& tensor) {

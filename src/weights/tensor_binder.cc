@@ -38,7 +38,8 @@ float FloatAt(const TensorInfo& t, size_t i) {
 }
 
 std::string Describe(const TensorInfo& t) {
-  return fmt::format("{} {}", DtypeName(t.dtype), ShapeText(t));
+  const bool blocks = t.dtype == Dtype::kGgufBlocks;
+  return fmt::format("{} {}", blocks ? StorageName(t.blocks) : DtypeName(t.dtype), ShapeText(t));
 }
 
 Error Mismatch(const TensorInfo& tensor, std::string wanted) {
@@ -199,10 +200,17 @@ TensorBinder::Resolved TensorBinder::Resolve(const Siblings& s, size_t rows, siz
   if (!HasShape(*s.weight, {rows, cols}))
     return Mismatch(*s.weight, fmt::format("shape [{}, {}]", rows, cols));
   if (s.weight->dtype == Dtype::kF8E4M3) return ResolveFp8(s, rows, cols);
-  if (!IsFloat(s.weight->dtype)) return Mismatch(*s.weight, "F32, BF16, F16, F8_E4M3 or packed U8");
+  const bool blocks = s.weight->dtype == Dtype::kGgufBlocks;
+  if (!blocks && !IsFloat(s.weight->dtype))
+    return Mismatch(*s.weight, "F32, BF16, F16, F8_E4M3 or packed U8");
   StoredMatrix m;
   m.name = s.module;
-  m.storage = FloatStorage(s.weight->dtype);
+  m.storage = blocks ? s.weight->blocks : FloatStorage(s.weight->dtype);
+  if (blocks && s.scale_2 != nullptr) {
+    if (s.scale_2->dtype != Dtype::kF32 || !IsScalar(*s.scale_2))
+      return Mismatch(*s.scale_2, "one F32 number");
+    m.global_scale = LoadAt<float>(*s.scale_2, 0);
+  }
   m.rows = rows;
   m.cols = cols;
   m.data = s.weight->data;
