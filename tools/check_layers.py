@@ -17,7 +17,7 @@ ALLOWED = {
     "weights": {"base", "quant"},
     "layers": {"base", "quant", "ops", "routing", "weights"},
     "models": {"base", "quant", "ops", "routing", "weights", "layers"},
-    "tokenizer": {"base"},
+    "tokenizer": {"base", "quant", "weights"},
     "engine": {"base", "quant", "ops", "routing", "weights", "layers", "models", "tokenizer"},
     "server": {"base", "quant", "ops", "routing", "weights", "layers", "models", "tokenizer", "engine"},
     "lab": {"base", "quant", "ops", "routing", "weights", "layers", "models", "tokenizer", "engine", "server"},

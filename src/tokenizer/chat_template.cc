@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/mapped_file.h"
+#include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/helper_process.h"
 #include "tokenizer/template_script.h"
 #include "tokenizer/tokenizer_spec.h"
@@ -138,6 +139,17 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate::~ChatTemplate() = default;
 
 Result<ChatTemplate> ChatTemplate::Load(const std::string& dir, const TemplateLimits& limits) {
+  if (IsGgufFile(dir)) {
+    ASSIGN_OR_RETURN(const GgufModel model, GgufModel::Open(dir));
+    ASSIGN_OR_RETURN(const TokenizerConfig gguf_config, GgufTokenizerConfig(model));
+    const std::string key = dir + ": tokenizer.chat_template";
+    if (!gguf_config.chat_templates.empty()) {
+      return FromSource(gguf_config.chat_templates, gguf_config.special_tokens, key, limits);
+    }
+    return MakeError(
+        ErrorCode::kNotFound,
+        "this checkpoint has no chat template ({} was looked for); use plain completions", key);
+  }
   ASSIGN_OR_RETURN(TokenizerConfig config, LoadTokenizerConfig(dir));
   const std::string path = dir + "/chat_template.jinja";
   auto file = ReadTextFile(path, kMaxTemplateBytes);

@@ -8,6 +8,7 @@
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/byte_level.h"
+#include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/stream_decoder.h"
@@ -133,6 +134,12 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::Load(const std::string& dir) {
+  if (IsGgufFile(dir)) {
+    ASSIGN_OR_RETURN(const GgufModel model, GgufModel::Open(dir));
+    ASSIGN_OR_RETURN(const std::string json, GgufTokenizerJson(model));
+    ASSIGN_OR_RETURN(TokenizerConfig gguf_config, GgufTokenizerConfig(model));
+    return LoadFromJson(json, dir + ": tokenizer", std::move(gguf_config));
+  }
   const std::string path = dir + "/tokenizer.json";
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxTokenizerJsonBytes));
   ASSIGN_OR_RETURN(TokenizerConfig config, LoadTokenizerConfig(dir));

@@ -25,8 +25,8 @@ inline constexpr size_t kMaxEncodeBytes = size_t{64} << 20;
 
 class Tokenizer {
  public:
-  /// Reads DIR/tokenizer.json and, if there, DIR/tokenizer_config.json. Errors: NotFound, Corrupt,
-  /// Unsupported.
+  /// Reads DIR/tokenizer.json and, if there, DIR/tokenizer_config.json, or the metadata of a GGUF
+  /// file. Errors: NotFound, Corrupt, Unsupported.
   static Result<Tokenizer> Load(const std::string& dir);
   /// From the text of a tokenizer.json; `where` names it in messages.
   static Result<Tokenizer> LoadFromJson(std::string_view text, const std::string& where,
