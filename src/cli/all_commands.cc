@@ -9,12 +9,14 @@ void AddAllCommands(CLI::App& root) {
   AddGenerate(root);
   AddChat(root);
   AddPerplexity(root);
+  AddLogits(root);
   AddAb(root);
   AddSweep(root);
   AddPlan(root);
   AddWhatif(root);
   AddBench(root);
   AddQuantize(root);
+  AddConvert(root);
   AddExplain(root);
   AddDemo(root);
   AddRoute(root);

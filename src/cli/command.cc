@@ -31,7 +31,8 @@ constexpr const char* kBundledModel = "models/books-20m";
 }  // namespace
 
 void AddModel(CLI::App& command, CommonFlags& flags) {
-  command.add_option("MODEL", flags.model, "Checkpoint directory; without it, the bundled model");
+  command.add_option("MODEL", flags.model,
+                     "Checkpoint directory or GGUF file; without it, the bundled model");
 }
 void AddThreads(CLI::App& command, CommonFlags& flags) {
   command.add_option("--threads", flags.threads, "Threads; default: the CPUs this process may use")

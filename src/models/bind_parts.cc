@@ -82,7 +82,7 @@ GatedMlpWeights BindMlp(const ModelConfig& c, TensorBinder& b, const std::string
   w.gate = b.Linear(gate, width, c.hidden);
   w.up = b.Linear(up, width, c.hidden);
   w.down = b.Linear(down, c.hidden, width);
-  if (c.mlp_bias) {
+  if (c.mlp_bias || c.expert_bias) {
     w.gate_bias = b.Vector(gate + ".bias", width);
     w.up_bias = b.Vector(up + ".bias", width);
     w.down_bias = b.Vector(down + ".bias", c.hidden);

@@ -37,6 +37,7 @@ void ReadGqa(ConfigFields& f, ModelConfig& c) {
   }
   c.rope.dim = static_cast<size_t>(static_cast<double>(c.gqa.head_dim) * part);
   RequireEven(f, "head_dim", c.rope.dim);
+  c.rope_interleave = f.Flag({"rope_interleave"}, false);  // files whose q and k rows were permuted
   ReadRope(f, c);
 }
 

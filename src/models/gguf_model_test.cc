@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "models/golden_weights_testing.h"
-#include "models/model.h"
+#include "models/model_runner_testing.h"
 #include "weights/gguf_writer.h"
 #include "weights/test_files.h"
 
@@ -150,30 +150,7 @@ std::string WriteTinyGlm(const TempDir& dir, bool split_kv, const char* bias_nam
 }
 
 std::vector<float> Logits(const std::string& path) {
-  ThreadPool pool(1);
-  auto model = Model::Load(path, pool);
-  EXPECT_TRUE(model) << (model ? "" : model.error().message);
-  if (!model) return {};
-  EXPECT_TRUE((*model)->report().unused.empty());
-  auto router = Router::Make((*model)->config().gate, *ParsePolicy("vanilla"),
-                             (*model)->config().NumMoeLayers(), kTokens);
-  KvCache kv((*model)->kv_layout(), 16);
-  PageTable table;
-  EXPECT_TRUE(kv.Grow(table, kTokens));
-  Arena arena;
-  StepStats stats;
-  const auto tokens = GoldenTokens(kTokens);
-  std::vector<uint32_t> positions(kTokens), sequences(kTokens);
-  for (size_t i = 0; i < kTokens; ++i) positions[i] = static_cast<uint32_t>(i);
-  const std::vector<RowInfo> rows(kTokens);
-  const std::vector<uint8_t> wants(kTokens, 1);
-  const std::vector<const PageTable*> tables = {&table};
-  std::vector<float> logits(kTokens * kVocab);
-  OpContext ops{pool, arena, Activations::kF32};
-  const StepBatch batch{tokens, positions, sequences, rows, wants, tables};
-  (*model)->Forward(batch, kv, **router, ops, stats, nullptr, {logits.data(), kTokens, kVocab});
-  kv.Release(table);
-  return logits;
+  return testing::Runner(path).Prefill(GoldenTokens(kTokens), kTokens);
 }
 
 TEST(GgufModel, GlmDsaMatchesTheGoldenLogits) {

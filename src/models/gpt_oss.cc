@@ -45,6 +45,11 @@ void BindGptOss(const ModelConfig& c, TensorBinder& b, const std::string& at, si
   MoeWeights w;
   w.router = b.Linear(mlp + ".router", n, hidden);
   w.router_bias = b.Vector(mlp + ".router.bias", n);
+  if (b.HasPrefix(mlp + ".experts.0.")) {  // one by one: GGUF
+    w.experts = BindExperts(c, b, mlp + ".experts");
+    out.moe = std::move(w);
+    return;
+  }
   const auto gate_up_bias = b.Floats(gate_up + "_bias", {n, 2 * width});
   const auto down_bias = b.Floats(down + "_bias", {n, hidden});
   for (size_t e = 0; e < n; ++e) {

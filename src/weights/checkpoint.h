@@ -42,7 +42,7 @@ inline constexpr size_t kMaxDims = 5;  // the patch convolutions of video towers
 struct TensorInfo {
   std::string_view name;
   Dtype dtype = Dtype::kU8;
-  Storage blocks = Storage::kF32;  // kGgufBlocks only: which ones
+  Storage blocks = Storage::kF32;  // of GGUF files only: how it is stored
   uint8_t ndim = 0;
   uint64_t shape[kMaxDims] = {};
   const std::byte* data = nullptr;  // unaligned

@@ -39,7 +39,8 @@ Dtype DtypeOf(Storage storage) {
 
 class Translator {
  public:
-  Translator(Owner& owner, MoeNames moe, size_t heads) : owner_(owner), moe_(moe), heads_(heads) {}
+  Translator(Owner& owner, GgufMoeNames moe, size_t heads)
+      : owner_(owner), moe_(moe), heads_(heads) {}
 
   Status Run() {
     for (const GgufTensor& t : owner_.model.tensors()) {
@@ -166,6 +167,7 @@ class Translator {
                        Printable(k.name));
     info.name = owner_.names.emplace_back(hf->name);
     info.dtype = half ? Dtype::kBF16 : Dtype::kF32;
+    info.blocks = half ? Storage::kBF16 : Storage::kF32;
     info.ndim = 2;
     info.shape[0] = heads_ * per_head;
     info.shape[1] = rank;
@@ -175,7 +177,7 @@ class Translator {
   }
 
   Owner& owner_;
-  MoeNames moe_;
+  GgufMoeNames moe_;
   uint64_t heads_;
   std::vector<TensorInfo> tensors_;
 };
@@ -186,7 +188,7 @@ Result<Checkpoint> Checkpoint::OpenGguf(const std::string& path) {
   ASSIGN_OR_RETURN(GgufModel model, GgufModel::Open(path));
   ASSIGN_OR_RETURN(const GgufFamily family, GgufFamilyOf(model));
   const auto owner = std::make_shared<Owner>(std::move(model));
-  Translator translator(*owner, MoeNamesOf(family.model_type), family.heads);
+  Translator translator(*owner, GgufMoeNamesOf(family.model_type), family.heads);
   RETURN_IF_ERROR(translator.Run());
   return FromTensors(translator.Take(), owner, owner->model.num_files(), path);
 }

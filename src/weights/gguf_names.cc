@@ -88,13 +88,13 @@ std::optional<Pair> SplitNumber(std::string_view text) {
 }
 
 /// "gate", "up" or "down" as this family says it; empty for others.
-std::string_view Projection(std::string_view name, const MoeNames& moe) {
+std::string_view Projection(std::string_view name, const GgufMoeNames& moe) {
   return name == "gate" ? moe.gate : name == "up" ? moe.up : name == "down" ? moe.down : "";
 }
 
 /// A module of the MoE block, below "model.layers.N.".
 std::optional<HfName> MoeModule(std::string_view module, std::string_view kind,
-                                const MoeNames& moe) {
+                                const GgufMoeNames& moe) {
   if (module == "ffn_gate_inp") return HfName{fmt::format("{}.{}{}", moe.block, moe.router, kind)};
   if (!module.starts_with("ffn_")) return std::nullopt;
   const std::string_view rest = module.substr(4);
@@ -122,15 +122,15 @@ std::optional<HfName> MoeModule(std::string_view module, std::string_view kind,
 
 }  // namespace
 
-MoeNames MoeNamesOf(std::string_view model_type) {
+GgufMoeNames GgufMoeNamesOf(std::string_view model_type) {
   if (model_type == "mixtral") return {"block_sparse_moe", "gate", "", "w1", "w3", "w2"};
-  MoeNames names;
+  GgufMoeNames names;
   if (model_type == "qwen2_moe") names.shared = "shared_expert";
   if (model_type == "gpt_oss") names.router = "router";
   return names;
 }
 
-std::optional<HfName> HfNameOf(std::string_view name, const MoeNames& moe) {
+std::optional<HfName> HfNameOf(std::string_view name, const GgufMoeNames& moe) {
   if (!name.starts_with("blk.")) {
     const auto split = SplitKind(name);
     if (!split) return std::nullopt;

@@ -9,7 +9,7 @@
 namespace carpool {
 
 /// How a family names the parts of its MoE block.
-struct MoeNames {
+struct GgufMoeNames {
   std::string_view block = "mlp";
   std::string_view router = "gate";
   std::string_view shared = "shared_experts";
@@ -17,7 +17,7 @@ struct MoeNames {
   std::string_view up = "up_proj";
   std::string_view down = "down_proj";
 };
-MoeNames MoeNamesOf(std::string_view model_type);
+GgufMoeNames GgufMoeNamesOf(std::string_view model_type);
 
 /// Which part of a tensor a name stands for.
 enum class GgufPart {
@@ -36,6 +36,6 @@ struct HfName {
 
 /// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight". Nothing for tensors that have
 /// no counterpart.
-std::optional<HfName> HfNameOf(std::string_view gguf_name, const MoeNames& moe);
+std::optional<HfName> HfNameOf(std::string_view gguf_name, const GgufMoeNames& moe);
 
 }  // namespace carpool
