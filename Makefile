@@ -4,7 +4,7 @@
 PRESET ?= release
 BUILD := build/$(PRESET)
 
-.PHONY: deps deps-format build test demo bench lab format lint clean soak browser clients install deb
+.PHONY: deps deps-format build test demo bench lab pictures aa format lint clean soak browser clients install deb
 
 deps:
 	@tools/install_deps.sh
@@ -28,11 +28,15 @@ bench: build
 
 # The lab's report on the bundled model: build/lab/index.html and ab.html. Resumes when interrupted.
 lab: build
-	@mkdir -p build/lab
-	@$(BUILD)/carpool sweep --batch 4,16,64 --out build/lab/run --report build/lab
-	@$(BUILD)/carpool ab vanilla oea:k0=5 --report build/lab
-	@$(BUILD)/carpool plan --shape glm-5 | tee build/lab/plan.txt
-	@echo "report: build/lab/index.html"
+	@tools/lab.sh $(BUILD)/carpool build/lab
+
+# the pictures of README.md and docs, from a finished `make lab`
+pictures:
+	@cp build/lab/cross_entropy_b16.svg build/lab/moe_time_glm5.svg docs/pictures/
+
+# twenty times `ab vanilla vanilla`: no winner where there is none
+aa: build
+	@CARPOOL=$(CURDIR)/$(BUILD)/carpool python3 tests/ab_self_check.py
 
 # ten thousand requests, a fifth broken off: no stuck slot, no leaked page (SOAK_REQUESTS=N for fewer)
 soak: build

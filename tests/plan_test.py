@@ -1,6 +1,7 @@
 """carpool plan: the JSON contract, this machine and presets, bad input."""
 import json
 import os
+import pathlib
 import subprocess
 import unittest
 
@@ -31,6 +32,27 @@ class Plan(unittest.TestCase):
         self.assertGreater(plan["bandwidth_gbytes_per_s"], 0.1)
         self.assertGreater(plan["rows"][0]["tokens_per_s"], 0)
 
+    def test_config(self):
+        model = pathlib.Path(__file__).resolve().parent.parent / "models" / "books-20m"
+        plans = []
+        for what in (model, model / "config.json", "demo"):
+            result = run("plan", what, "--hardware", "h200", "--batch", "4", "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            plans.append(json.loads(result.stdout))
+        for key in ("expert_bytes", "fits"):
+            self.assertEqual(plans[0][key], plans[2][key])
+        self.assertAlmostEqual(plans[0]["weight_bytes"], plans[2]["weight_bytes"], delta=1e-3 * plans[2]["weight_bytes"])
+        self.assertEqual(plans[0]["rows"], plans[1]["rows"])
+
+    def test_explains_tiles(self):
+        plan = json.loads(run("plan", "glm-5", "--hardware", "rtx-pro-6000-x8", "--batch", "16", "--json").stdout)
+        self.assertIn("compute-bound from the first row on", plan["expert_sentence"])
+        self.assertIn("128 rows", plan["expert_sentence"])
+        plan = json.loads(run("plan", "glm-5", "--hardware", "h200-x8", "--format", "fp8", "--batch", "16", "--json").stdout)
+        self.assertIn("memory-bound up to", plan["expert_sentence"])
+        measured = run("plan", "glm-5", "--hardware", "h200-x8", "--batch", "16", "--measured-t", "90,35", "--json")
+        self.assertEqual([r["distinct_experts"] for r in json.loads(measured.stdout)["rows"]], [90, 35])
+
     def test_verify(self):
         result = run("plan", "--shape", "demo", "--batch", "2", "--membw-mb", "64", "--verify",
                      "--seconds", "0.1", "--json")
@@ -44,6 +66,7 @@ class Plan(unittest.TestCase):
                            (["--bandwidth", "100"], "--tops"), (["--format", "q3"], "q3"),
                            (["--hardware", "h100", "--measured-t", "3,x"], "--measured-t"),
                            (["--hardware", "h100", "--verify"], "--verify"),
+                           (["/no/such/config.json"], "/no/such"), (["gpt-9"], "glm-5"),
                            (["--batch", "0"], "--batch"), (["--routing", "fast"], "fast")):
             result = run("plan", *args)
             self.assertEqual(result.returncode, 2, (args, result.stdout, result.stderr))

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 import unittest
 
 CARPOOL = os.environ["CARPOOL"]
@@ -61,6 +62,20 @@ class Sweep(unittest.TestCase):
             damaged = run("sweep", *GRID, *QUICK, "--out", out)
             self.assertEqual(damaged.returncode, 2)
             self.assertIn("line 2", damaged.stderr)
+
+    def test_killed_sweep_resumes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            points = pathlib.Path(folder, "points.jsonl")
+            command = ["sweep", *GRID, *QUICK, "--out", folder]
+            process = subprocess.Popen([CARPOOL, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while process.poll() is None and not points.exists():
+                time.sleep(0.01)
+            process.kill()
+            process.wait()
+            result = run(*command, "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("points of an earlier run are kept", result.stderr)
+            self.assertEqual(len(json.loads(result.stdout)["points"]), 6)
 
     def test_bad_input(self):
         for args, word in ((["--batch", "0"], "--batch"), (["--routing", "fast"], "fast"),

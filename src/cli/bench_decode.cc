@@ -6,7 +6,9 @@
 #include "base/mapped_file.h"
 #include "base/text_table.h"
 #include "cli/bench.h"
+#include "cli/bench_json.h"
 #include "cli/engine_flags.h"
+#include "routing/policy_spec.h"
 
 namespace carpool::cli {
 namespace {
@@ -23,7 +25,19 @@ struct Flags {
 Status Run(const Flags& flags) {
   BenchDecodeOptions bench;
   ASSIGN_OR_RETURN(bench.batches, ParseSizes("--batch", flags.batch));
-  ASSIGN_OR_RETURN(bench.policies, ParsePolicies(flags.policies));
+  std::vector<std::string> fixed;
+  for (const std::string& text : SplitPolicies(flags.policies)) {
+    ASSIGN_OR_RETURN(const auto automatic, ParseAutoPolicy(text));
+    if (automatic) {
+      ASSIGN_OR_RETURN(auto chooser, MakeAuto(flags.engine, text));
+      bench.choosers.push_back(std::move(chooser));
+    } else {
+      fixed.push_back(text);
+    }
+  }
+  if (!fixed.empty()) {
+    ASSIGN_OR_RETURN(bench.policies, ParsePolicies(fmt::format("{}", fmt::join(fixed, ","))));
+  }
   ASSIGN_OR_RETURN(EngineOptions options, ResolveEngineOptions(flags.engine));
   ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.engine.common.model));
   options.max_running = 1;
@@ -41,15 +55,8 @@ Status Run(const Flags& flags) {
     nlohmann::ordered_json json;
     json["rows"] = nlohmann::ordered_json::array();
     for (const BenchRow& r : rows) {
-      json["rows"].push_back({{"batch", r.batch},
-                              {"routing", r.routing},
-                              {"distinct_experts", r.distinct_experts},
-                              {"us_median", r.us_median},
-                              {"us_p10", r.us_p10},
-                              {"us_p90", r.us_p90},
-                              {"gbytes_per_s", r.gbytes_per_s},
-                              {"moe_us_per_layer", r.moe_us_per_layer},
-                              {"tokens_per_s", r.tokens_per_s}});
+      json["rows"].push_back(BenchRowJson(r));
+      json["rows"].back()["moe_us_per_layer"] = r.moe_us_per_layer;
     }
     json["threads"] = options.threads;
     json["activations"] = flags.engine.activations;
@@ -79,6 +86,7 @@ void AddBenchDecode(CLI::App& bench) {
   AddThreads(*command, flags->engine.common);
   AddJson(*command, flags->engine.common);
   AddActivations(*command, flags->engine);
+  AddCalibration(*command, flags->engine);
   command
       ->add_option("--text", flags->text,
                    "Text the sequences are cut from; default: the model's heldout.txt")

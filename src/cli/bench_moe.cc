@@ -1,12 +1,14 @@
 // carpool bench moe: speed of a MoE layer of a real model's size.
 #include "lab/bench_moe.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/file_writer.h"
 #include "base/text_table.h"
 #include "cli/bench.h"
+#include "cli/bench_json.h"
 #include "cli/engine_flags.h"
+#include "lab/moe_time_svg.h"
 #include "lab/roofline_svg.h"
 
 namespace carpool::cli {
@@ -14,7 +16,8 @@ namespace {
 
 struct Flags {
   CommonFlags common;
-  std::string shape = "glm-5", format = "nvfp4", activations = "q8", logits = "random", svg;
+  std::string shape = "glm-5", format = "nvfp4", activations = "q8", logits = "random", svg,
+              time_svg;
   std::string batch = "1,16", policies = "vanilla,oea:k0=3";
   size_t layers = 1, experts = 0, membw_megabytes = 1024;
   double seconds = 4.0;
@@ -42,17 +45,9 @@ void PrintJson(const BenchMoeReport& report, const BenchMoeOptions& o, const Fla
   nlohmann::ordered_json json;
   json["rows"] = nlohmann::ordered_json::array();
   for (const auto& r : report.rows) {
-    json["rows"].push_back({{"batch", r.batch},
-                            {"routing", r.routing},
-                            {"distinct_experts", r.distinct_experts},
-                            {"rows_per_expert", r.rows_per_expert},
-                            {"us_median", r.us_median},
-                            {"us_p10", r.us_p10},
-                            {"us_p90", r.us_p90},
-                            {"gbytes_per_s", r.gbytes_per_s},
-                            {"fraction_of_membw", r.fraction_of_membw},
-                            {"tokens_per_s", r.tokens_per_s},
-                            {"steps", r.steps}});
+    json["rows"].push_back(BenchRowJson(r));
+    json["rows"].back()["rows_per_expert"] = r.rows_per_expert;
+    json["rows"].back()["steps"] = r.steps;
   }
   json["fits"] = nlohmann::ordered_json::array();
   for (const auto& f : report.fits) {
@@ -60,6 +55,13 @@ void PrintJson(const BenchMoeReport& report, const BenchMoeOptions& o, const Fla
                             {"us_fixed", f.us_per_expert.intercept},
                             {"us_per_expert", f.us_per_expert.slope},
                             {"r2", f.us_per_expert.r2}});
+  }
+  json["savings"] = nlohmann::ordered_json::array();
+  for (const auto& s : report.savings) {
+    json["savings"].push_back({{"batch", s.batch},
+                               {"routing", s.routing},
+                               {"predicted", s.predicted},
+                               {"measured", s.measured}});
   }
   json["membw_gbytes_per_s"] = report.membw_gbytes_per_s;
   json["bytes_per_expert"] = report.bytes_per_expert;
@@ -90,6 +92,11 @@ void PrintTable(const BenchMoeReport& report) {
     fmt::print("batch {}: {:.1f} us + {:.2f} us per distinct expert, R2 {:.4f}\n", f.batch,
                f.us_per_expert.intercept, f.us_per_expert.slope, f.us_per_expert.r2);
   }
+  for (const auto& s : report.savings) {
+    fmt::print(
+        "batch {}: {} saves {:.1f} % of the time; the line through the others says {:.1f} %\n",
+        s.batch, s.routing, 100 * s.measured, 100 * s.predicted);
+  }
   fmt::print(
       "expert {}, router and shared expert {}; kernels {}; memory reads {:.2f} GB/s in this run\n",
       HumanBytes(static_cast<double>(report.bytes_per_expert)),
@@ -102,11 +109,15 @@ Status Run(const Flags& flags) {
   options.progress = [&line](size_t done, size_t total) { line.Update(done, total); };
   ASSIGN_OR_RETURN(const BenchMoeReport report, BenchMoe(options));
   if (!flags.svg.empty()) {
-    std::ofstream out(flags.svg);
-    out << RooflineSvg(report, fmt::format("{}, {}, {} threads", options.shape.name, flags.format,
-                                           options.threads));
-    if (!out.flush())
-      return MakeError(ErrorCode::kInvalidArgument, "--svg: cannot write {}", flags.svg);
+    RETURN_IF_ERROR(WriteTextFile(
+        flags.svg, RooflineSvg(report, fmt::format("{}, {}, {} threads", options.shape.name,
+                                                   flags.format, options.threads))));
+  }
+  if (!flags.time_svg.empty()) {
+    RETURN_IF_ERROR(WriteTextFile(
+        flags.time_svg,
+        MoeTimeSvg(report, fmt::format("MoE layer of {}, {}, {} threads", options.shape.name,
+                                       flags.format, options.threads))));
   }
   if (flags.common.json) {
     PrintJson(report, options, flags);
@@ -136,6 +147,10 @@ void AddBenchMoe(CLI::App& bench) {
   text("--routing", flags->policies, "Policies to compare", "LIST");
   text("--logits", flags->logits, "Router logits: random, or skewed[:popularity=1,topic=0]", "G");
   command->add_option("--svg", flags->svg, "Write a roofline plot to this file")->type_name("FILE");
+  command
+      ->add_option("--time-svg", flags->time_svg,
+                   "Write a plot of time against distinct experts, with fitted lines")
+      ->type_name("FILE");
   command->add_option("--layers", flags->layers, "Layers held in memory; steps go around them")
       ->capture_default_str()
       ->check(CLI::Range(size_t{1}, size_t{256}));

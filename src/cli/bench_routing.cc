@@ -5,6 +5,7 @@
 
 #include "base/text_table.h"
 #include "cli/bench.h"
+#include "cli/bench_json.h"
 #include "cli/engine_flags.h"
 #include "routing/row_kernels.h"
 
@@ -27,17 +28,7 @@ Status Run(const Flags& flags) {
   if (flags.common.json) {
     nlohmann::ordered_json json;
     json["rows"] = nlohmann::ordered_json::array();
-    for (const BenchRoutingRow& r : rows) {
-      json["rows"].push_back({{"batch", r.batch},
-                              {"routing", r.routing},
-                              {"distinct_experts", r.distinct_experts},
-                              {"us_median", r.us_median},
-                              {"us_p10", r.us_p10},
-                              {"us_p90", r.us_p90},
-                              {"gbytes_per_s", nullptr},
-                              {"fraction_of_membw", nullptr},
-                              {"tokens_per_s", r.tokens_per_s}});
-    }
+    for (const BenchRoutingRow& r : rows) json["rows"].push_back(BenchRowJson(r));
     json["membw_gbytes_per_s"] = nullptr;
     json["shape"] = options.shape;
     json["threads"] = 1;

@@ -102,6 +102,7 @@ Status Run(const Flags& flags) {
     if (line.rfind("/routing ", 0) == 0) {
       auto policy = ParsePolicy(line.substr(9));
       Status set = policy ? engine->SetPolicy(*policy) : Status(policy.error());
+      if (set) engine->SetChooser(nullptr);
       fmt::print(stderr, "{}\n",
                  set ? "routing " + PolicyText(engine->router().policy()) : set.error().message);
       continue;
@@ -128,6 +129,7 @@ void AddChat(CLI::App& root) {
   CLI::App* command = AddCommand(root, "chat", "Talk with a model in the terminal",
                                  [flags] { return Run(*flags); });
   AddEngineFlags(*command, flags->engine);
+  AddCalibration(*command, flags->engine);
   command->add_option("--system", flags->system, "System message")->type_name("TEXT");
   command->add_option("--max-tokens", flags->max_tokens, "Tokens per answer")
       ->type_name("N")

@@ -47,22 +47,50 @@ Result<EngineOptions> ResolveEngineOptions(const EngineFlags& flags) {
   return options;
 }
 
+void AddCalibration(CLI::App& command, EngineFlags& flags) {
+  command
+      .add_option("--calibration", flags.calibration,
+                  "Calibration of --routing auto, written by carpool sweep; default: "
+                  "CARPOOL_CALIBRATION, else calibration.json beside the model")
+      ->type_name("FILE");
+}
+
+Result<std::string> AutoText(const std::string& routing) {
+  const char* env = std::getenv("CARPOOL_ROUTING");
+  const std::string text = !routing.empty() || env == nullptr ? routing : std::string(env);
+  ASSIGN_OR_RETURN(const auto automatic, ParseAutoPolicy(text));
+  return automatic.has_value() ? text : std::string();
+}
+
+Result<std::shared_ptr<PolicyChooser>> MakeAuto(const EngineFlags& flags, const std::string& text) {
+  ASSIGN_OR_RETURN(const auto max_kl, ParseAutoPolicy(text));
+  ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.common.model));
+  const char* env = std::getenv("CARPOOL_CALIBRATION");
+  std::string path = flags.calibration;
+  if (path.empty()) path = env != nullptr && *env != '\0' ? env : dir + "/calibration.json";
+  auto calibration = LoadCalibration(path);
+  if (!calibration && calibration.error().code == ErrorCode::kNotFound) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "policy 'auto': no calibration at {}; write one with carpool sweep --out DIR "
+                     "and name it with --calibration",
+                     path);
+  }
+  if (!calibration) return calibration.error();
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
+  const bool has_budget = text.find(':') != std::string::npos;
+  ASSIGN_OR_RETURN(std::shared_ptr<PolicyChooser> chooser,
+                   AutoPolicy::Make(std::move(*calibration),
+                                    has_budget ? max_kl : std::optional<double>(), config));
+  return chooser;
+}
+
 Result<EngineOptions> ResolveSteppingOptions(const EngineFlags& flags) {
-  ASSIGN_OR_RETURN(const auto automatic, ParseAutoPolicy(flags.common.routing));
-  if (!automatic.has_value()) return ResolveEngineOptions(flags);
+  ASSIGN_OR_RETURN(const std::string automatic, AutoText(flags.common.routing));
+  if (automatic.empty()) return ResolveEngineOptions(flags);
   EngineFlags fixed = flags;
   fixed.common.routing = "vanilla";
   ASSIGN_OR_RETURN(EngineOptions options, ResolveEngineOptions(fixed));
-  ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.common.model));
-  const char* path = std::getenv("CARPOOL_CALIBRATION");
-  ASSIGN_OR_RETURN(Calibration calibration,
-                   LoadCalibration(path != nullptr && *path != '\0' ? std::string(path)
-                                                                    : dir + "/calibration.json"));
-  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
-  const bool has_budget = flags.common.routing.find(':') != std::string::npos;
-  ASSIGN_OR_RETURN(options.chooser,
-                   AutoPolicy::Make(std::move(calibration),
-                                    has_budget ? automatic : std::optional<double>(), config));
+  ASSIGN_OR_RETURN(options.chooser, MakeAuto(flags, automatic));
   return options;
 }
 

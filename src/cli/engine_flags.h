@@ -9,6 +9,7 @@ namespace carpool::cli {
 struct EngineFlags {
   CommonFlags common;
   std::string activations = "f32";  // --activations f32|q8
+  std::string calibration;          // --calibration FILE, of `--routing auto`
 };
 /// MODEL, --threads, --routing, --json, --activations.
 void AddEngineFlags(CLI::App& command, EngineFlags& flags);
@@ -21,8 +22,15 @@ Result<std::shared_ptr<const PolicySpec>> ResolvePolicy(const std::string& routi
 /// Fills threads, activations, policy and a progress line on stderr (terminals only).
 Result<EngineOptions> ResolveEngineOptions(const EngineFlags& flags);
 
-/// The same for commands that step an Engine: `--routing auto[:max_kl=X]` takes its calibration
-/// from CARPOOL_CALIBRATION, else MODEL/calibration.json.
+/// --calibration, for commands that take `--routing auto`.
+void AddCalibration(CLI::App& command, EngineFlags& flags);
+/// The policy asked for by --routing or CARPOOL_ROUTING if it is `auto[:max_kl=X]`, else empty.
+/// Errors: auto with a bad budget.
+Result<std::string> AutoText(const std::string& routing);
+/// What `text`, an auto policy, stands for on this model: its calibration is --calibration, else
+/// CARPOOL_CALIBRATION, else MODEL/calibration.json.
+Result<std::shared_ptr<PolicyChooser>> MakeAuto(const EngineFlags& flags, const std::string& text);
+/// As ResolveEngineOptions, for commands that step an Engine: `--routing auto` fills the chooser.
 Result<EngineOptions> ResolveSteppingOptions(const EngineFlags& flags);
 
 /// Parses "1,4,16" into positive numbers. `flag` names it in errors.

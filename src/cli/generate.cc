@@ -44,6 +44,11 @@ nlohmann::ordered_json StatsJson(const Engine& engine, double seconds, size_t ge
   const StepStats& decode = engine.decode_stats();
   nlohmann::ordered_json stats;
   stats["routing"] = PolicyText(engine.router().policy());
+  if (engine.chooser() != nullptr) {
+    const ChooserReport chooser = engine.chooser()->Report();
+    stats["auto"] = {
+        {"name", chooser.name}, {"changes", chooser.changes}, {"fit_is_live", chooser.fit_is_live}};
+  }
   stats["generated_tokens"] = generated;
   stats["prompt_tokens"] = engine.prefill_stats().rows;
   stats["seconds"] = seconds;
@@ -149,6 +154,7 @@ void AddGenerate(CLI::App& root) {
       AddCommand(root, "generate", "Continue one or more prompts, decoded as one batch",
                  [flags] { return Run(*flags); });
   AddEngineFlags(*command, flags->engine);
+  AddCalibration(*command, flags->engine);
   command->add_option("--prompt", flags->prompts, "Text to continue (repeatable)")
       ->type_name("TEXT")
       ->expected(1)

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/text_table.h"
 #include "cli/engine_flags.h"
+#include "lab/config_shape.h"
 #include "lab/plan_here.h"
 
 namespace carpool::cli {
@@ -14,8 +16,8 @@ namespace {
 
 struct Flags {
   CommonFlags common;
-  std::string shape = "glm-5", hardware = "here", format = "nvfp4", dense_format = "bf16";
-  std::string batch = "1,2,4,8,16,32,64", policies = "vanilla,oea:k0=3";
+  std::string model, shape, hardware = "here", format, dense_format = "bf16";
+  std::string batch, policies = "vanilla,oea:k0=3";
   std::string activations = "q8", measured_t;
   double bandwidth = 0.0, tops = 0.0, memory = 0.0, seconds = 3.0;
   size_t tile = 1, membw_megabytes = 1024;
@@ -90,6 +92,7 @@ void PrintJson(const PlanReport& r, const PlanOptions& o) {
   json["fits"] = r.fits;
   json["cache_resident"] = r.cache_resident;
   json["balance_rows_per_expert"] = r.balance_rows;
+  json["expert_sentence"] = r.expert_sentence;
   json["sentence"] = r.sentence;
   fmt::print("{}\n", json.dump(2));
 }
@@ -108,30 +111,40 @@ void Print(const PlanReport& r, const PlanOptions& o) {
                   fmt::format("{:.1f}", row.moe_us), HumanSeconds(row.us * 1e-6),
                   fmt::format("{:.1f}", row.tokens_per_s), fmt::format("{:.2f}", row.speedup)});
   }
-  fmt::print("{}\n{}\n", table.Render(), r.sentence);
+  fmt::print("{}\n{}\n{}\n", table.Render(), r.expert_sentence, r.sentence);
   if (r.cache_resident)
     fmt::print("A layer's experts fit into the cache of {}.\n", o.hardware.name);
   if (!r.fits) fmt::print("The model does not fit: times are what its memory would give.\n");
 }
 
-Status Verify(const Flags& flags, PlanOptions o) {
-  ASSIGN_OR_RETURN(const Activations activations, ParseActivations(flags.activations));
-  ASSIGN_OR_RETURN(const size_t threads, ResolveThreads(flags.common.threads.has_value(),
-                                                        flags.common.threads.value_or(0)));
-  if (flags.hardware != "here" || flags.bandwidth > 0.0) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--verify: only what runs here can be measured; leave --hardware out");
+void PrintVerified(const std::vector<VerifyReport>& reports, double median, double worst) {
+  TextTable table({"shape", "routing", "batch", "predicted us", "measured us", "error"});
+  for (const VerifyReport& report : reports) {
+    for (const VerifyRow& r : report.rows) {
+      table.AddRow({r.shape, r.routing, fmt::format("{}", r.batch),
+                    fmt::format("{:.0f}", r.predicted_us), fmt::format("{:.0f}", r.measured_us),
+                    fmt::format("{:+.1f} %", 100 * r.error())});
+    }
   }
-  ProgressLine line("measuring");
-  ASSIGN_OR_RETURN(const auto rows, VerifyPlan(o, threads, activations, flags.seconds,
-                                               [&](size_t a, size_t b) { line.Update(a, b); }));
-  std::vector<double> errors;
-  for (const VerifyRow& r : rows) errors.push_back(std::abs(r.error()));
-  const double median = Quantile(errors, 0.5), worst = Quantile(errors, 1.0);
-  if (flags.common.json) {
-    nlohmann::ordered_json json;
-    json["rows"] = nlohmann::ordered_json::array();
-    for (const VerifyRow& r : rows) {
+  fmt::print("One MoE layer\n{}", table.Render());
+  for (const VerifyReport& report : reports) {
+    fmt::print(
+        "{}: {:.1f} GB/s, {:.0f} GMAC/s at one row and {:.0f} at four; {} layer{} in turn{}\n",
+        report.rows.front().shape, report.hardware.bandwidth_gbs,
+        Gmacs(report.hardware, WeightFormat::kNVFP4, 1),
+        Gmacs(report.hardware, WeightFormat::kNVFP4, 4), report.layers,
+        report.layers == 1 ? "" : "s",
+        report.cache_resident ? "; FITS INTO THE CACHE: memory is not its limit" : "");
+  }
+  fmt::print("median error {:.1f} %, worst {:.1f} %\n", 100 * median, 100 * worst);
+}
+
+void PrintVerifiedJson(const std::vector<VerifyReport>& reports, double median, double worst) {
+  nlohmann::ordered_json json;
+  json["rows"] = nlohmann::ordered_json::array();
+  json["machine"] = nlohmann::ordered_json::array();
+  for (const VerifyReport& report : reports) {
+    for (const VerifyRow& r : report.rows) {
       json["rows"].push_back({{"shape", r.shape},
                               {"batch", r.batch},
                               {"routing", r.routing},
@@ -139,40 +152,92 @@ Status Verify(const Flags& flags, PlanOptions o) {
                               {"measured_us", r.measured_us},
                               {"error", r.error()}});
     }
-    json["median_error"] = median;
-    json["worst_error"] = worst;
-    fmt::print("{}\n", json.dump(2));
-    return {};
+    json["machine"].push_back({{"shape", report.rows.front().shape},
+                               {"bandwidth_gbytes_per_s", report.hardware.bandwidth_gbs},
+                               {"cache_mb", report.hardware.cache_mb},
+                               {"rate_rows", report.hardware.rate_rows},
+                               {"rate_gmacs", report.hardware.rate_gmacs},
+                               {"layers", report.layers},
+                               {"cache_resident", report.cache_resident}});
   }
-  TextTable table({"routing", "batch", "predicted us", "measured us", "error"});
-  for (const VerifyRow& r : rows) {
-    table.AddRow({r.routing, fmt::format("{}", r.batch), fmt::format("{:.0f}", r.predicted_us),
-                  fmt::format("{:.0f}", r.measured_us), fmt::format("{:+.1f} %", 100 * r.error())});
+  json["median_error"] = median;
+  json["worst_error"] = worst;
+  fmt::print("{}\n", json.dump(2));
+}
+
+Status Verify(const Flags& flags, const PlanOptions& plan) {
+  VerifyOptions o;
+  o.plan = plan;
+  ASSIGN_OR_RETURN(o.activations, ParseActivations(flags.activations));
+  ASSIGN_OR_RETURN(o.threads, ResolveThreads(flags.common.threads.has_value(),
+                                             flags.common.threads.value_or(0)));
+  if (flags.hardware != "here" || flags.bandwidth > 0.0) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--verify: only what runs here can be measured; leave --hardware out");
   }
-  fmt::print("One MoE layer of {}, {} at {:.1f} GB/s\n{}median error {:.1f} %, worst {:.1f} %\n",
-             o.shape.name, o.hardware.name, o.hardware.bandwidth_gbs, table.Render(), 100 * median,
-             100 * worst);
+  o.seconds = flags.seconds;
+  o.membw_bytes = flags.membw_megabytes << 20;
+  std::vector<MoeShape> shapes = {plan.shape};
+  if (flags.model.empty() && flags.shape.empty()) {
+    for (const char* more : {"qwen3-30b", "qwen3-235b"}) {
+      ASSIGN_OR_RETURN(shapes.emplace_back(), FindMoeShape(more));
+    }
+  }
+  std::vector<VerifyReport> reports;
+  std::vector<double> errors;
+  for (const MoeShape& shape : shapes) {
+    ProgressLine line("measuring " + shape.name);
+    o.plan.shape = shape;
+    o.progress = [&](size_t done, size_t total) { line.Update(done, total); };
+    ASSIGN_OR_RETURN(VerifyReport report, VerifyPlan(o));
+    for (const VerifyRow& r : report.rows) errors.push_back(std::abs(r.error()));
+    reports.push_back(std::move(report));
+  }
+  const double median = Quantile(errors, 0.5), worst = Quantile(errors, 1.0);
+  if (flags.common.json) {
+    PrintVerifiedJson(reports, median, worst);
+  } else {
+    PrintVerified(reports, median, worst);
+  }
+  return {};
+}
+
+/// Shape and expert format of MODEL, else of --shape.
+Status ChooseShape(const Flags& flags, PlanOptions& o) {
+  o.expert_format = WeightFormat::kNVFP4;
+  std::error_code ec;
+  if (!flags.model.empty() &&
+      (std::filesystem::exists(flags.model, ec) || flags.model.find('/') != std::string::npos ||
+       flags.model.ends_with(".json"))) {
+    ASSIGN_OR_RETURN(ConfigShape config, ShapeFromConfig(flags.model));
+    o.shape = std::move(config.shape);
+    o.expert_format = config.expert_format;
+  } else {
+    ASSIGN_OR_RETURN(o.shape, FindMoeShape(!flags.model.empty()   ? flags.model
+                                           : !flags.shape.empty() ? flags.shape
+                                                                  : "glm-5"));
+  }
+  if (!flags.format.empty()) {
+    ASSIGN_OR_RETURN(o.expert_format, ParseWeightFormat(flags.format));
+  }
   return {};
 }
 
 Status Run(const Flags& flags) {
   PlanOptions o;
-  ASSIGN_OR_RETURN(o.shape, FindMoeShape(flags.shape));
-  ASSIGN_OR_RETURN(o.expert_format, ParseWeightFormat(flags.format));
+  RETURN_IF_ERROR(ChooseShape(flags, o));
   ASSIGN_OR_RETURN(o.dense_format, ParseWeightFormat(flags.dense_format));
-  ASSIGN_OR_RETURN(o.batches, ParseSizes("--batch", flags.batch));
+  const char* usual = flags.verify ? "1,2,4,8,16,32" : "1,2,4,8,16,32,64";
+  ASSIGN_OR_RETURN(o.batches, ParseSizes("--batch", flags.batch.empty() ? usual : flags.batch));
   if (*std::max_element(o.batches.begin(), o.batches.end()) > 4096)
     return MakeError(ErrorCode::kInvalidArgument, "--batch: wanted at most 4096, got '{}'",
                      flags.batch);
-  for (const std::string& text : SplitPolicies(flags.policies)) {
-    ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));
-    o.policies.push_back(std::move(policy));
-  }
+  ASSIGN_OR_RETURN(o.policies, ParsePolicies(flags.policies));
   ASSIGN_OR_RETURN(o.measured_t, ParseNumbers("--measured-t", flags.measured_t));
   o.context = flags.context;
   o.seed = flags.common.seed;
+  if (flags.verify) return Verify(flags, o);
   ASSIGN_OR_RETURN(o.hardware, Describe(flags, o.expert_format));
-  if (flags.verify) return Verify(flags, std::move(o));
   ASSIGN_OR_RETURN(const PlanReport report, MakePlan(o));
   if (flags.common.json) {
     PrintJson(report, o);
@@ -192,9 +257,12 @@ void AddPlan(CLI::App& root) {
   AddThreads(*command, flags->common);
   AddSeed(*command, flags->common);
   AddJson(*command, flags->common);
-  command->add_option("--shape,--preset,--model", flags->shape, "glm-5, qwen3-30b, qwen3-235b, …")
-      ->type_name("NAME")
-      ->capture_default_str();
+  command->add_option("MODEL", flags->model,
+                      "A config.json, a checkpoint's directory or the name of a shape");
+  command
+      ->add_option("--shape,--preset,--model", flags->shape,
+                   "glm-5 (default), qwen3-30b, qwen3-235b, deepseek-v3, demo")
+      ->type_name("NAME");
   command
       ->add_option(
           "--hardware", flags->hardware,
@@ -210,12 +278,12 @@ void AddPlan(CLI::App& root) {
   command->add_option("--tile", flags->tile, "Own hardware: rows a matmul tile is padded to")
       ->type_name("M")
       ->check(CLI::Range(size_t{1}, size_t{1024}));
-  command->add_option("--format", flags->format, "Format of the experts")->capture_default_str();
+  command->add_option("--format", flags->format,
+                      "Format of the experts; default: what the config says, else nvfp4");
   command->add_option("--dense-format", flags->dense_format, "Format of everything else")
       ->capture_default_str();
-  command->add_option("--batch", flags->batch, "Batch sizes")
-      ->type_name("LIST")
-      ->capture_default_str();
+  command->add_option("--batch", flags->batch, "Batch sizes; default: 1 to 64, --verify: 1 to 32")
+      ->type_name("LIST");
   command->add_option("--routing", flags->policies, "Policies; speed-ups are against the first")
       ->type_name("LIST")
       ->capture_default_str();
@@ -232,7 +300,9 @@ void AddPlan(CLI::App& root) {
       ->type_name("MB")
       ->capture_default_str()
       ->check(CLI::Range(size_t{1}, size_t{65536}));
-  command->add_flag("--verify", flags->verify, "Measure one layer here and compare");
+  command->add_flag("--verify", flags->verify,
+                    "Measure layers here and compare: the shape given, else glm-5, qwen3-30b and "
+                    "qwen3-235b");
   command->add_option("--seconds", flags->seconds, "--verify: seconds per batch size")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

@@ -63,12 +63,19 @@ Result<std::shared_ptr<const PolicySpec>> ResolveServePolicy(const std::string& 
 
 Status Run(const Flags& flags) {
   ServeOptions options = flags.serve;
-  ASSIGN_OR_RETURN(const EngineOptions common, ResolveEngineOptions(flags.engine));
+  ASSIGN_OR_RETURN(const EngineOptions common, ResolveSteppingOptions(flags.engine));
+  options.engine.chooser = common.chooser;
+  options.make_auto = [engine = flags.engine](const std::string& text) {
+    return MakeAuto(engine, text);
+  };
   options.engine.threads = common.threads;
   options.engine.activations = common.activations;
   options.engine.load = common.load;
   options.engine.prefix_cache = !flags.no_prefix_cache;
-  ASSIGN_OR_RETURN(options.engine.policy, ResolveServePolicy(flags.engine.common.routing));
+  options.engine.policy = common.policy;
+  if (common.chooser == nullptr) {
+    ASSIGN_OR_RETURN(options.engine.policy, ResolveServePolicy(flags.engine.common.routing));
+  }
   if (!flags.kv_memory.empty()) {
     ASSIGN_OR_RETURN(options.engine.kv_bytes, ParseBytes("--kv-memory", flags.kv_memory));
   }
@@ -147,6 +154,7 @@ void AddServe(CLI::App& root) {
   AddModel(*command, flags->engine.common);
   AddThreads(*command, flags->engine.common);
   AddRouting(*command, flags->engine.common);
+  AddCalibration(*command, flags->engine);
   AddActivations(*command, flags->engine);
   AddHttpFlags(*command, *flags);
   EngineOptions& engine = flags->serve.engine;

@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/file_writer.h"
 #include "base/text_table.h"
 #include "cli/lab_flags.h"
+#include "lab/layer_sweep.h"
 #include "lab/report.h"
 
 namespace carpool::cli {
@@ -16,28 +18,49 @@ struct Flags {
   LabFlags lab;
   std::string batches = "4,16,64";
   std::string policies;  // empty = the default grid
-  std::string out;       // --out DIR: resume from it
-  std::string report;    // --report DIR
-  double max_ce = 0.0;   // 0 = no limit
+  bool per_layer = false;
+  std::string out;      // --out DIR: resume from it
+  std::string report;   // --report DIR
+  double max_ce = 0.0;  // 0 = no limit
   QualityBudget budget;
   SweepOptions sweep;
 };
 
 Status ChoosePolicies(Flags& flags, const GateSpec& gate) {
-  std::vector<std::string> texts;
-  if (!flags.policies.empty()) {
-    texts = SplitPolicies(flags.policies);
-  } else {
-    for (const size_t batch : flags.sweep.batches) {
-      for (const std::string& text : DefaultSweepPolicies(gate, batch))
-        if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
-    }
-  }
-  for (const std::string& text : texts) {
-    ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));
-    flags.sweep.policies.push_back(std::move(policy));
+  for (const size_t batch : flags.sweep.batches) {
+    const std::string text =
+        flags.policies.empty()
+            ? fmt::format("{}", fmt::join(DefaultSweepPolicies(gate, batch), ","))
+            : flags.policies;
+    ASSIGN_OR_RETURN(auto list, ParsePolicies(text));
+    flags.sweep.policies.push_back(std::move(list));
   }
   return {};
+}
+
+/// Measures the layers' sensitivity and adds the settings it suggests to the sweep's policies.
+Result<std::vector<LayerPoint>> AddPerLayerPolicies(Flags& flags, const LabInput& in,
+                                                    const SweepFingerprint& fingerprint) {
+  SweepOptions& o = flags.sweep;
+  std::vector<LayerPoint> known;
+  const std::string path = flags.out + "/layers.jsonl";
+  if (!flags.out.empty()) {
+    ASSIGN_OR_RETURN(known, LoadLayerPoints(path, fingerprint));
+    o.on_layers = [path, &fingerprint](const std::vector<LayerPoint>& points) {
+      return AppendLayerPoints(path, fingerprint, points);
+    };
+  }
+  ProgressLine line("layers");
+  o.progress = [&](size_t done, size_t total) { line.Update(done, total); };
+  ASSIGN_OR_RETURN(auto layers, MeasureLayers(in.engine->model(), in.engine->pool(), in.tokens, o,
+                                              std::move(known)));
+  for (size_t b = 0; b < o.batches.size(); ++b) {
+    for (const std::string& text : PerLayerPolicies(layers, o.batches[b], flags.budget.max_kl)) {
+      ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));
+      o.policies[b].push_back(std::move(policy));
+    }
+  }
+  return layers;
 }
 
 void Print(const Calibration& c) {
@@ -59,6 +82,12 @@ void Print(const Calibration& c) {
   if (c.has_fit)
     fmt::print("MoE us per layer = {:.4f} x assignments + {:.3f} x T + {:.1f}, R^2 {:.4f}\n",
                c.fit.a, c.fit.b, c.fit.c, c.fit.r2);
+  if (!c.layers.empty()) {
+    const auto rows = LayerRows(c.layers);
+    TextTable layers(rows.front());
+    for (size_t i = 1; i < rows.size(); ++i) layers.AddRow(rows[i]);
+    fmt::print("\nMean KL (and T) when one layer alone takes k0:\n{}", layers.Render());
+  }
   fmt::print("\nFastest within mean KL {} and p99 KL {}:\n", c.budget.max_kl, c.budget.max_kl_p99);
   for (const SweepPoint& p : c.recommended)
     fmt::print("  B = {:<4} {}  (step ratio {:.4f}, KL mean {:.5f}, p99 {:.4f})\n", p.batch,
@@ -77,6 +106,10 @@ void PrintJson(const Calibration& c) {
   json["recommended"] = list(c.recommended);
   json["max_kl"] = c.budget.max_kl;
   json["max_kl_p99"] = c.budget.max_kl_p99;
+  if (!c.layers.empty()) {
+    json["layers"] = nlohmann::ordered_json::array();
+    for (const LayerPoint& p : c.layers) json["layers"].push_back(LayerPointJson(p));
+  }
   json["comparison"] = CompareFamilies(c.points);
   if (c.has_fit) {
     json["fit"] = {{"a", c.fit.a}, {"b", c.fit.b}, {"c", c.fit.c}, {"r2", c.fit.r2}};
@@ -110,9 +143,14 @@ Status Run(Flags flags) {
       return AppendPoints(points_path, fingerprint, points);
     };
   }
+  Calibration c;
+  c.fingerprint = fingerprint;
+  c.budget = flags.budget;
+  if (flags.per_layer) {
+    ASSIGN_OR_RETURN(c.layers, AddPerLayerPolicies(flags, in, fingerprint));
+  }
   ProgressLine line("sweeping");
   o.progress = [&](size_t done, size_t total) { line.Update(done, total); };
-  Calibration c{fingerprint, flags.budget, {}, {}, {}, false};
   ASSIGN_OR_RETURN(c.points, RunSweep(model, in.engine->pool(), in.tokens, o, std::move(known)));
   c.recommended = Recommend(c.points, flags.budget);
   if (const auto fit = FitSweep(c.points)) {
@@ -153,6 +191,9 @@ void AddSweep(CLI::App& root) {
       ->add_option("--routing,--policies", flags->policies,
                    "Policies; default: a grid over oea, topk, lynx, cap and xshare")
       ->type_name("LIST");
+  command->add_flag("--per-layer", flags->per_layer,
+                    "Also measure how sensitive each MoE layer is to k0, and sweep settings with a "
+                    "k0 per layer made from that");
   command->add_option("--max-kl", flags->budget.max_kl, "Budget: mean KL to vanilla, nats")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);

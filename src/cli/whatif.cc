@@ -21,10 +21,7 @@ struct Flags {
 Status Run(const Flags& flags) {
   WhatIfOptions o;
   o.num_experts = flags.experts;
-  for (const std::string& text : SplitPolicies(flags.policies)) {
-    ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));
-    o.policies.push_back(std::move(policy));
-  }
+  ASSIGN_OR_RETURN(o.policies, ParsePolicies(flags.policies));
   if (!flags.shape.empty()) {
     ASSIGN_OR_RETURN(const MoeShape shape, FindMoeShape(flags.shape));
     ASSIGN_OR_RETURN(const WeightFormat format, ParseWeightFormat(flags.format));
@@ -48,8 +45,8 @@ Status Run(const Flags& flags) {
     json["rows"] = nlohmann::ordered_json::array();
     for (const WhatIfRow& r : report.rows) {
       auto worst = nlohmann::ordered_json::array();
-      for (const LostRow& w : r.worst)
-        worst.push_back({{"token", w.token}, {"mass_kept", w.mass_kept}});
+      for (const LostRequest& w : r.worst)
+        worst.push_back({{"request", w.request}, {"mass_kept", w.mass_kept}});
       json["rows"].push_back({{"routing", r.routing},
                               {"distinct_experts", r.distinct_experts},
                               {"experts_per_row", r.experts_per_row},
@@ -66,14 +63,14 @@ Status Run(const Flags& flags) {
   fmt::print("{}: {}, {} steps of {:.1f} rows, {} layers\n\n", flags.trace, trace.format,
              report.steps, report.rows_per_step, trace.num_layers);
   TextTable table({"routing", "T", "saved", "own experts/row", "bytes/step", "read time",
-                   "mass kept", "p1", "worst token"});
+                   "mass kept", "p1", "worst request"});
   for (const WhatIfRow& r : report.rows) {
     table.AddRow({r.routing, fmt::format("{:.2f}", r.distinct_experts),
                   fmt::format("{:.1f} %", 100 * r.saved), fmt::format("{:.2f}", r.experts_per_row),
                   r.bytes > 0 ? HumanBytes(r.bytes) : "?",
                   r.us > 0 ? HumanSeconds(r.us * 1e-6) : "?", fmt::format("{:.3f}", r.mass_kept),
                   fmt::format("{:.3f}", r.mass_kept_p1),
-                  fmt::format("{} ({:.3f})", r.worst.front().token, r.worst.front().mass_kept)});
+                  fmt::format("{} ({:.3f})", r.worst.front().request, r.worst.front().mass_kept)});
   }
   fmt::print("{}", table.Render());
   if (!report.has_scores)
@@ -89,9 +86,10 @@ void AddWhatif(CLI::App& root) {
       AddCommand(root, "whatif", "What policies would have done to recorded routing",
                  [flags] { return Run(*flags); });
   command
-      ->add_option(
-          "TRACE", flags->trace,
-          "A level-2 routing trace, an .npy [tokens, layers, k], or CSV layer,token,experts")
+      ->add_option("TRACE", flags->trace,
+                   "A level-2 routing trace, SGLang's recorder (.pt), answers with routed_experts "
+                   "(JSON), an "
+                   ".npy [tokens, layers, k], or CSV layer,token,experts")
       ->required();
   command->add_option("--routing", flags->policies, "Policies; savings are against the first")
       ->type_name("LIST")

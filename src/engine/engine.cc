@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "routing/policy_spec.h"
+#include "routing/trace.h"
 
 namespace carpool {
 namespace {
@@ -226,6 +227,14 @@ void Engine::ChoosePolicy() {
     LogWarning("the chosen policy cannot be used: {}", status.error().message);
 }
 
+void Engine::TraceBatch() {
+  if (trace_ == nullptr || trace_level_ < 2) return;
+  std::string line = "{\"record\":\"batch\",\"requests\":[";
+  for (size_t t = 0; t < tokens_.size(); ++t)
+    line += fmt::format("{}{}", t == 0 ? "" : ",", running_[sequences_[t]]->id);
+  trace_->Line(line + "]}");
+}
+
 bool Engine::Step() {
   ChoosePolicy();
   Admit();
@@ -244,6 +253,7 @@ bool Engine::Step() {
                         std::span(bad_layers_).first(tokens_.size())};
   OpContext ops{*pool_, arena_, options_.activations};
   recorder_->Begin(tokens_.size(), captured_);
+  TraceBatch();
   StepStats& stats = has_prefill_ ? prefill_stats_ : decode_stats_;
   step_before_ = stats;
   model_->Forward(batch, *kv_, *router_, ops, stats, recorder_.get(), logits);

@@ -76,6 +76,9 @@ class Engine {
   size_t context() const { return context_; }
   /// Changes the policy for the steps to come. Errors leave the old one in place.
   Status SetPolicy(std::shared_ptr<const PolicySpec> policy);
+  /// From the next step on `chooser` picks the policies; null: the one in force stays.
+  void SetChooser(std::shared_ptr<PolicyChooser> chooser) { options_.chooser = std::move(chooser); }
+  const PolicyChooser* chooser() const { return options_.chooser.get(); }
   void set_observer(RoutingObserver* observer) { recorder_->set_next(observer); }
   const RoutingRecorder& recorder() const { return *recorder_; }
   const StepReport& last_step() const { return last_step_; }
@@ -99,6 +102,8 @@ class Engine {
  private:
   Engine() = default;
   void ChoosePolicy();
+  /// Tells the trace which request each row of the step belongs to.
+  void TraceBatch();
   // engine_schedule.cc
   void Admit();
   void FormBatch();

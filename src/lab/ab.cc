@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "routing/policy_spec.h"
 
@@ -50,51 +51,74 @@ void Count(AbSide& side, const StepStats& stats, size_t top_k) {
   }
 }
 
-Interval CeChange(const Quality& candidate, const Quality& baseline, uint64_t seed) {
-  std::vector<double> changes;
-  for (size_t i = 0; i < candidate.requests.size(); ++i)
-    changes.push_back(candidate.requests[i].cross_entropy - baseline.requests[i].cross_entropy);
-  return BootstrapMean(changes, seed);
+/// Means of `of(request)` by stream.
+template <typename Of>
+std::vector<double> ByStream(const Quality& q, const Of& of) {
+  std::map<size_t, std::pair<double, double>> sums;
+  for (size_t i = 0; i < q.requests.size(); ++i) {
+    auto& [sum, n] = sums[q.requests[i].stream];
+    sum += of(i);
+    n += 1.0;
+  }
+  std::vector<double> means;
+  for (const auto& [stream, s] : sums) means.push_back(s.first / s.second);
+  return means;
 }
 
-void Judge(AbReport& r, const AbOptions& o) {
+void QualityIntervals(AbReport& r, uint64_t seed) {
+  const auto &c = r.candidate.quality.requests, &b = r.baseline.quality.requests;
+  const auto change = ByStream(r.candidate.quality,
+                               [&](size_t i) { return c[i].cross_entropy - b[i].cross_entropy; });
+  r.has_quality_interval = change.size() >= kMinForInterval;
+  if (!r.has_quality_interval) return;
+  r.ce_change = BootstrapMean(change, seed);
+  r.kl_mean = BootstrapMean(ByStream(r.candidate.quality, [&](size_t i) { return c[i].kl; }), seed);
+}
+
+std::string Price(const AbReport& r) {
+  if (!r.has_quality || r.baseline.routing == r.candidate.routing) return {};
+  const Quality& q = r.candidate.quality;
+  return fmt::format(
+      " Price: cross-entropy {:+.4f} nats, KL {}mean {:.5f}, p99 {:.4f}, top-1 agreement {:.2f} %.",
+      q.cross_entropy - r.baseline.quality.cross_entropy, r.kl_is_bound ? "(lower bound) " : "",
+      q.kl_mean, q.kl_p99, 100 * q.top1_agreement);
+}
+
+std::string Verdict(AbReport& r, double min_effect) {
   const Interval& t = r.step_ratio;
   const std::string interval =
       fmt::format("step-time ratio {:.4f}, 95 % interval {:.4f} to {:.4f}", t.value, t.low, t.high);
   const bool same = r.baseline.routing == r.candidate.routing;
-  const bool acted = r.candidate.changed_assignments + r.baseline.changed_assignments > 0 || same;
-  std::string price;
-  if (!same) {
-    price = fmt::format(
-        " Price: cross-entropy {:+.4f} nats, KL mean {:.5f}, p99 {:.4f}, top-1 agreement {:.2f} %.",
-        r.candidate.quality.cross_entropy - r.baseline.quality.cross_entropy,
-        r.candidate.quality.kl_mean, r.candidate.quality.kl_p99,
-        100 * r.candidate.quality.top1_agreement);
+  const bool acted = r.candidate.changed_assignments + r.baseline.changed_assignments > 0;
+  if (!same && r.candidate.assignments > 0 && !acted) {
+    return fmt::format("The candidate changed 0 assignments of {}: it never acted. ({})",
+                       r.candidate.assignments, interval);
   }
-  if (!acted) {
-    r.verdict = fmt::format("The candidate changed 0 assignments of {}: it never acted. ({})",
-                            r.candidate.assignments, interval);
-    return;
-  }
-  if (t.Covers(1.0)) {
-    r.verdict =
-        fmt::format("No winner: the difference is inside the noise ({}).{}", interval, price);
-    return;
-  }
+  const std::string price = Price(r);
+  if (t.Covers(1.0))
+    return fmt::format("No winner: the difference is inside the noise ({}).{}", interval, price);
   // The whole interval must lie beyond the smallest effect: one that barely misses 1 is noise too.
-  if (t.high > 1.0 - o.min_effect && t.low < 1.0 + o.min_effect) {
-    r.verdict = fmt::format("No winner: the difference may be below {:.1f} % ({}).{}",
-                            100 * o.min_effect, interval, price);
-    return;
+  if (t.high > 1.0 - min_effect && t.low < 1.0 + min_effect) {
+    return fmt::format("No winner: the difference may be below {:.1f} % ({}).{}", 100 * min_effect,
+                       interval, price);
   }
   r.winner = t.value < 1.0 ? AbWinner::kCandidate : AbWinner::kBaseline;
-  r.verdict =
-      fmt::format("The {} is faster: {} needs {:.1f} % {} time per step ({}).{}",
-                  t.value < 1.0 ? "candidate" : "baseline", r.candidate.routing,
-                  100 * std::abs(1.0 - t.value), t.value < 1.0 ? "less" : "more", interval, price);
+  return fmt::format("The {} is faster: {} needs {:.1f} % {} time per step ({}).{}",
+                     t.value < 1.0 ? "candidate" : "baseline", r.candidate.routing,
+                     100 * std::abs(1.0 - t.value), t.value < 1.0 ? "less" : "more", interval,
+                     price);
 }
 
 }  // namespace
+
+void JudgeAb(AbReport& r, double min_effect, uint64_t seed) {
+  const Pace &a = r.baseline.pace, &b = r.candidate.pace;
+  r.step_ratio = PairedRatio(b.step_us, a.step_us, seed);
+  if (r.has_moe_ratio) r.moe_ratio = PairedRatio(b.moe_us, a.moe_us, seed);
+  if (r.has_quality) QualityIntervals(r, seed);
+  r.winner = AbWinner::kNone;
+  r.verdict = Verdict(r, min_effect);
+}
 
 std::string WhyNoDifference(const PolicySpec& baseline, const PolicySpec& candidate,
                             const GateSpec& gate, size_t batch) {
@@ -134,15 +158,12 @@ Result<AbReport> RunAb(const Model& model, ThreadPool& pool, std::span<const int
   for (AbSide* side : {&report.baseline, &report.candidate}) {
     Count(*side, side->quality.stats, config.gate.top_k);
     Count(*side, side->pace.stats, config.gate.top_k);
+    side->distinct_experts = DistinctExpertsMean(side->pace.stats);
+    side->expert_bytes_per_step = BytesPerStep(side->pace);
+    side->distinct_experts_teacher_forced = DistinctExpertsMean(side->quality.stats);
+    side->experts_per_row = ExpertsPerRowMean(side->quality.stats);
   }
-  const Pace &pa = report.baseline.pace, &pb = report.candidate.pace;
-  report.step_ratio = PairedRatio(pb.step_us, pa.step_us, o.seed);
-  report.moe_ratio = PairedRatio(pb.moe_us, pa.moe_us, o.seed);
-  report.has_ce_interval = report.baseline.quality.requests.size() >= kMinForInterval;
-  if (report.has_ce_interval) {
-    report.ce_change = CeChange(report.candidate.quality, report.baseline.quality, o.seed);
-  }
-  Judge(report, o);
+  JudgeAb(report, o.min_effect, o.seed);
   return report;
 }
 

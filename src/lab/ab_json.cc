@@ -5,19 +5,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json SideJson(const AbSide& s) {
-  return {{"routing", s.routing},
-          {"step_us", s.pace.step_us_median},
-          {"moe_us_per_layer", s.pace.moe_us_median},
-          {"tokens_per_s", s.pace.tokens_per_s},
-          {"distinct_experts", DistinctExpertsMean(s.pace.stats)},
-          {"expert_bytes_per_step", BytesPerStep(s.pace)},
-          {"cross_entropy", s.quality.cross_entropy},
-          {"distinct_experts_teacher_forced", DistinctExpertsMean(s.quality.stats)},
-          {"experts_per_row", ExpertsPerRowMean(s.quality.stats)},
-          {"assignments", s.assignments},
-          {"changed_assignments", s.changed_assignments},
-          {"block_step_us", s.pace.step_us}};
+Json Known(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+Json SideJson(const AbSide& s, const AbReport& r) {
+  Json json = {{"routing", s.routing},
+               {"step_us", s.pace.step_us_median},
+               {"moe_us_per_layer", r.has_moe_ratio ? Json(s.pace.moe_us_median) : Json(nullptr)},
+               {"tokens_per_s", s.pace.tokens_per_s},
+               {"distinct_experts", Known(s.distinct_experts)},
+               {"expert_bytes_per_step", Known(s.expert_bytes_per_step)}};
+  json["cross_entropy"] = r.has_quality ? Json(s.quality.cross_entropy) : Json(nullptr);
+  json["distinct_experts_teacher_forced"] = Known(s.distinct_experts_teacher_forced);
+  json["experts_per_row"] = Known(s.experts_per_row);
+  json["assignments"] = s.assignments;
+  json["changed_assignments"] = s.changed_assignments;
+  json["block_step_us"] = s.pace.step_us;
+  return json;
 }
 
 std::string_view WinnerName(AbWinner winner) {
@@ -41,20 +44,25 @@ Json IntervalJson(const Interval& i) {
 Json AbJson(const AbReport& r, const AbOptions& o) {
   const Quality& q = r.candidate.quality;
   Json json;
-  json["baseline"] = SideJson(r.baseline);
-  json["candidate"] = SideJson(r.candidate);
+  json["baseline"] = SideJson(r.baseline, r);
+  json["candidate"] = SideJson(r.candidate, r);
   json["ratio"] = IntervalJson(r.step_ratio);
-  json["moe_ratio"] = IntervalJson(r.moe_ratio);
-  json["cross_entropy_change"] = r.has_ce_interval ? IntervalJson(r.ce_change) : Json(nullptr);
-  json["kl_mean"] = q.kl_mean;
-  json["kl_p50"] = q.kl_p50;
-  json["kl_p99"] = q.kl_p99;
-  json["kl_max"] = q.kl_max;
-  json["kl_worst_request"] = q.kl_worst_request;
-  json["top1_agreement"] = q.top1_agreement;
+  const auto quality = [&](double value) { return r.has_quality ? Json(value) : Json(nullptr); };
+  json["moe_ratio"] = r.has_moe_ratio ? IntervalJson(r.moe_ratio) : Json(nullptr);
+  json["cross_entropy_change"] = r.has_quality_interval ? IntervalJson(r.ce_change) : Json(nullptr);
+  json["kl_mean"] = quality(q.kl_mean);
+  json["kl_mean_ci95"] =
+      r.has_quality_interval ? Json::array({r.kl_mean.low, r.kl_mean.high}) : Json(nullptr);
+  json["kl_p50"] = quality(q.kl_p50);
+  json["kl_p99"] = quality(q.kl_p99);
+  json["kl_max"] = quality(q.kl_max);
+  json["kl_worst_request"] = quality(q.kl_worst_request);
+  json["kl_is_lower_bound"] = r.kl_is_bound;
+  json["top1_agreement"] = quality(q.top1_agreement);
   json["changed_assignments"] = r.candidate.changed_assignments;
   json["winner"] = WinnerName(r.winner);
   json["verdict"] = r.verdict;
+  json["notes"] = r.notes;
   json["requests"] = Json::array();
   for (size_t i = 0; i < q.requests.size(); ++i) {
     const RequestQuality &c = q.requests[i], &b = r.baseline.quality.requests[i];

@@ -35,6 +35,7 @@ Result<std::shared_ptr<AutoPolicy>> AutoPolicy::Make(Calibration c, std::optiona
   }
   if (max_kl) c.budget.max_kl = *max_kl;
   std::shared_ptr<AutoPolicy> out(new AutoPolicy());
+  out->name_ = max_kl ? fmt::format("auto:max_kl={}", *max_kl) : "auto";
   ASSIGN_OR_RETURN(out->vanilla_, ParsePolicy("vanilla"));
   out->current_ = out->wanted_ = out->vanilla_;
   out->fit_ = c.fit;
@@ -118,6 +119,10 @@ void AutoPolicy::Switch(std::shared_ptr<const PolicySpec> to, size_t rows, const
   current_ = std::move(to);
   wanted_for_ = 0;
   ++changes_;
+}
+
+ChooserReport AutoPolicy::Report() const {
+  return {name_, changes_, fit_is_live_, fit_.a, fit_.b, fit_.c};
 }
 
 std::shared_ptr<const PolicySpec> AutoPolicy::Choose(size_t rows, const StepStats& decode) {

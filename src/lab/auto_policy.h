@@ -26,9 +26,7 @@ class AutoPolicy final : public PolicyChooser {
 
   std::shared_ptr<const PolicySpec> Choose(size_t decode_rows, const StepStats& decode) override;
 
-  uint64_t changes() const { return changes_; }
-  const LatencyFit& fit() const { return fit_; }
-  bool fit_is_live() const { return fit_is_live_; }
+  ChooserReport Report() const override;
 
  private:
   struct Choice {
@@ -46,6 +44,7 @@ class AutoPolicy final : public PolicyChooser {
   const Choice& Best(const Level& level) const;
   void Switch(std::shared_ptr<const PolicySpec> to, size_t rows, const char* why);
 
+  std::string name_;
   std::shared_ptr<const PolicySpec> vanilla_, current_;
   std::vector<Level> levels_;  // batch ascending
   LatencyFit fit_;

@@ -21,6 +21,7 @@ Result<std::vector<BenchRow>> BenchDecode(const Model& model, ThreadPool& pool,
   struct Lane {
     std::unique_ptr<Router> router;
     std::unique_ptr<Lockstep> lockstep;
+    std::shared_ptr<PolicyChooser> chooser;  // may be null
     std::vector<double> us;
   };
   std::vector<BenchRow> rows;
@@ -36,11 +37,18 @@ Result<std::vector<BenchRow>> BenchDecode(const Model& model, ThreadPool& pool,
       for (size_t i = 0; i < o.context; ++i) prompt[b * o.context + i] = token(b, i);
     }
     std::vector<Lane> lanes;
-    for (const auto& policy : o.policies) {
-      Lane lane;
+    const auto route = [&](Lane& lane, std::shared_ptr<const PolicySpec> policy) -> Status {
       ASSIGN_OR_RETURN(lane.router,
-                       Router::Make(model.config().gate, policy, model.config().NumMoeLayers(),
-                                    std::max<size_t>(batch, 256)));
+                       Router::Make(model.config().gate, std::move(policy),
+                                    model.config().NumMoeLayers(), std::max<size_t>(batch, 256)));
+      if (lane.lockstep != nullptr) lane.lockstep->set_router(*lane.router);
+      return {};
+    };
+    for (size_t i = 0; i < o.policies.size() + o.choosers.size(); ++i) {
+      Lane lane;
+      if (i >= o.policies.size()) lane.chooser = o.choosers[i - o.policies.size()];
+      RETURN_IF_ERROR(
+          route(lane, lane.chooser == nullptr ? o.policies[i] : lane.chooser->Choose(batch, {})));
       lane.lockstep =
           std::make_unique<Lockstep>(model, pool, *lane.router, o.activations, batch, length);
       lane.lockstep->Prefill({prompt.data(), batch, o.context});
@@ -51,6 +59,10 @@ Result<std::vector<BenchRow>> BenchDecode(const Model& model, ThreadPool& pool,
     for (size_t step = 0; step < o.steps; ++step) {
       for (size_t b = 0; b < batch; ++b) tokens[b] = token(b, o.context + step);
       for (Lane& lane : lanes) {
+        if (lane.chooser != nullptr) {
+          auto policy = lane.chooser->Choose(batch, lane.lockstep->stats());
+          if (policy.get() != &lane.router->policy()) RETURN_IF_ERROR(route(lane, policy));
+        }
         const auto start = std::chrono::steady_clock::now();
         lane.lockstep->Step(tokens);
         lane.us.push_back(
@@ -64,6 +76,8 @@ Result<std::vector<BenchRow>> BenchDecode(const Model& model, ThreadPool& pool,
       BenchRow row;
       row.batch = batch;
       row.routing = PolicyText(lane.router->policy());
+      if (lane.chooser != nullptr)
+        row.routing = fmt::format("{} ({})", lane.chooser->Report().name, row.routing);
       row.distinct_experts = DistinctExpertsMean(stats);
       row.us_median = Quantile(lane.us, 0.5);
       row.us_p10 = Quantile(lane.us, 0.1);

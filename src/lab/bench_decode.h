@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/policy_chooser.h"
 #include "lab/lockstep.h"
 #include "lab/statistics.h"
 
@@ -14,6 +15,7 @@ namespace carpool {
 struct BenchDecodeOptions {
   std::vector<size_t> batches = {1, 4, 16};
   std::vector<std::shared_ptr<const PolicySpec>> policies;
+  std::vector<std::shared_ptr<PolicyChooser>> choosers;  // more lanes, after the policies'
   size_t context = 128;  // positions already cached when timing starts
   size_t steps = 64;     // timed steps per row
   Activations activations = Activations::kF32;

@@ -160,6 +160,22 @@ double Mean(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
+/// Of the last x.size() rows.
+void AddSavings(const std::vector<double>& x, const std::vector<double>& y,
+                BenchMoeReport& report) {
+  const size_t first = report.rows.size() - x.size();
+  for (size_t p = 1; p < x.size(); ++p) {
+    std::vector<double> others_x = x, others_y = y;
+    others_x.erase(others_x.begin() + static_cast<ptrdiff_t>(p));
+    others_y.erase(others_y.begin() + static_cast<ptrdiff_t>(p));
+    const LinearFit line = FitLine(others_x, others_y);
+    const BenchMoeRow& row = report.rows[first + p];
+    report.savings.push_back({row.batch, row.routing,
+                              1.0 - (line.intercept + line.slope * x[p]) / y[0],
+                              1.0 - y[p] / y[0]});
+  }
+}
+
 double Roof(const BenchMoeOptions& options) {
   constexpr size_t kPasses = 8;
   return BestBandwidth(BenchMembw({options.threads}, options.membw_bytes, kPasses));
@@ -238,6 +254,7 @@ Result<BenchMoeReport> BenchMoe(const BenchMoeOptions& options) {
       report.rows.push_back(std::move(row));
     }
     if (x.size() >= 3) report.fits.push_back({options.batches[b], FitLine(x, y)});
+    if (x.size() >= 4) AddSavings(x, y, report);
   }
   report.membw_gbytes_per_s = std::max(report.membw_gbytes_per_s, Roof(options));
   for (auto& row : report.rows)

@@ -59,10 +59,19 @@ struct BenchMoeFit {
   LinearFit us_per_expert;
 };
 
+/// A policy's share of time saved against the batch size's first policy: as the line through all
+/// other policies' (T, time) has it, and as measured.
+struct BenchMoeSaving {
+  size_t batch = 0;
+  std::string routing;
+  double predicted = 0.0, measured = 0.0;
+};
+
 struct BenchMoeReport {
   std::vector<BenchMoeRow> rows;
-  std::vector<BenchMoeFit> fits;    // batch sizes with at least three policies
-  double membw_gbytes_per_s = 0.0;  // best of before and after the timed steps
+  std::vector<BenchMoeFit> fits;        // batch sizes with at least three policies
+  std::vector<BenchMoeSaving> savings;  // batch sizes with at least four
+  double membw_gbytes_per_s = 0.0;      // best of before and after the timed steps
   size_t bytes_per_expert = 0;
   size_t bytes_always = 0;  // router and shared expert
   std::string isa;

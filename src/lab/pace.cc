@@ -162,7 +162,7 @@ Interval PairedRatio(std::span<const double> candidate, std::span<const double> 
     logs.push_back(0.5 * (std::log(candidate[i] / baseline[i]) +
                           std::log(candidate[i + 1] / baseline[i + 1])));
   }
-  return Exponentiate(BootstrapMean(logs, seed));
+  return Exponentiate(BootstrapMean(logs, seed, BlockLength(logs.size())));
 }
 
 }  // namespace carpool

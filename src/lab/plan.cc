@@ -70,10 +70,13 @@ Times MatTime(const PlanOptions& o, double weights, WeightFormat format, double 
           weights * padded / (Gmacs(h, format, rows) * devices * 1e3), 0.0};
 }
 
-/// Reading and computing overlap, but not perfectly: with threads that do both in turn (a CPU) the
-/// two add in squares; with asynchronous copies (a GPU) the larger one hides the smaller.
+/// Reading and computing overlap in part where the same threads do both (a CPU): between adding up
+/// (exponent 1) and the larger hiding the smaller (infinity). With asynchronous copies (a GPU) the
+/// larger one hides the smaller.
 double Overlapped(const Hardware& h, const Times& t) {
-  return h.tile_rows == 1 ? std::hypot(t.memory, t.compute) : std::max(t.memory, t.compute);
+  constexpr double kExponent = 1.4;
+  if (h.tile_rows > 1) return std::max(t.memory, t.compute);
+  return std::pow(std::pow(t.memory, kExponent) + std::pow(t.compute, kExponent), 1 / kExponent);
 }
 
 struct LayerTime {
@@ -133,6 +136,38 @@ std::string Bound(const Times& t) {
   return t.memory >= t.compute ? "memory" : "compute";
 }
 
+/// Rows of one expert whose arithmetic takes as long as reading its weights. On CPUs the rate
+/// itself depends on the rows.
+double BalanceRows(const PlanOptions& o, double expert) {
+  const Times one = MatTime(o, expert, o.expert_format, 1);
+  const Hardware& h = o.hardware;
+  if (h.tile_rows > 1 || h.rate_rows.empty())
+    return one.memory / one.compute * static_cast<double>(h.tile_rows);
+  double rows = 1.0;
+  while (rows < 4096.0 && MatTime(o, expert, o.expert_format, rows).compute < one.memory)
+    rows += 0.25;
+  return rows;
+}
+
+std::string ExpertSentence(const PlanOptions& o, double expert, double balance) {
+  const Hardware& h = o.hardware;
+  const Times tile = MatTime(o, expert, o.expert_format, 1);
+  const std::string where = h.devices > 1 ? fmt::format(" by {} devices", h.devices) : "";
+  std::string text = fmt::format("One expert is read in {:.3g} us{}", tile.memory, where);
+  if (h.tile_rows == 1)
+    return text + fmt::format("; its arithmetic takes as long from {:.1f} rows on.", balance);
+  text +=
+      fmt::format("; one tile of {} rows takes {:.3g} us to multiply", h.tile_rows, tile.compute);
+  if (tile.compute > tile.memory) {
+    return text +
+           ", however few rows are in it: experts are compute-bound from the first row on, "
+           "and each distinct expert costs its tile.";
+  }
+  return text + fmt::format(": memory-bound up to {:.0f} rows per expert.",
+                            std::floor(balance / static_cast<double>(h.tile_rows)) *
+                                static_cast<double>(h.tile_rows));
+}
+
 std::string Verdict(const PlanOptions& o, const PlanReport& report) {
   const PlanRow* best = nullptr;
   for (const PlanRow& r : report.rows)
@@ -181,7 +216,8 @@ Result<PlanReport> MakePlan(const PlanOptions& o) {
   PlanReport report;
   report.expert_bytes = expert * BytesPerWeight(o.expert_format);
   report.weight_bytes = layers * (static_cast<double>(s.gate.num_experts) * report.expert_bytes +
-                                  shared * BytesPerWeight(o.expert_format)) +
+                                  shared * BytesPerWeight(o.expert_format) +
+                                  hidden * static_cast<double>(s.gate.num_experts) * 2) +
                         dense;
   const size_t largest = *std::max_element(o.batches.begin(), o.batches.end());
   if (!o.layer_only) {
@@ -192,9 +228,8 @@ Result<PlanReport> MakePlan(const PlanOptions& o) {
   report.fits = report.weight_bytes + report.kv_bytes <= report.memory_bytes;
   report.cache_resident = static_cast<double>(s.gate.num_experts) * report.expert_bytes <=
                           h.cache_mb * 1e6 * static_cast<double>(h.devices);
-  const double read_us = report.expert_bytes / (h.bandwidth_gbs * 1e3);
-  report.balance_rows = h.tile_rows > 1 ? read_us * Gmacs(h, o.expert_format, 1) * 1e3 / expert
-                                        : read_us * Gmacs(h, o.expert_format, 4) * 1e3 / expert;
+  report.balance_rows = BalanceRows(o, expert);
+  report.expert_sentence = ExpertSentence(o, expert, report.balance_rows);
   for (size_t b = 0; b < o.batches.size(); ++b) {
     const size_t batch = o.batches[b];
     const size_t first = report.rows.size();

@@ -50,6 +50,7 @@ struct PlanReport {
   bool fits = true;
   bool cache_resident = false;  // a layer's experts fit into the cache: DRAM is not the limit
   double balance_rows = 0.0;    // rows per expert from which an expert is compute-bound
+  std::string expert_sentence;  // reading one expert against multiplying by it
   std::string sentence;         // whether a batch-coupled policy pays here, and why
 };
 

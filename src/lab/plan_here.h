@@ -22,10 +22,25 @@ struct VerifyRow {
   double error() const { return predicted_us / measured_us - 1.0; }
 };
 
-/// Predicts one MoE layer per batch size and policy, then measures it with BenchMoe on synthetic
-/// weights. Nothing measured by the latter enters the prediction.
-Result<std::vector<VerifyRow>> VerifyPlan(const PlanOptions& options, size_t threads,
-                                          Activations activations, double seconds,
-                                          const std::function<void(size_t, size_t)>& progress);
+struct VerifyOptions {
+  PlanOptions plan;  // hardware is measured here
+  size_t threads = 1;
+  Activations activations = Activations::kQ8;
+  double seconds = 3.0;                  // timed, per batch size
+  size_t membw_bytes = size_t{1} << 30;  // memory the bandwidth is measured on
+  std::function<void(size_t done, size_t total)> progress;
+};
+
+struct VerifyReport {
+  std::vector<VerifyRow> rows;
+  Hardware hardware;
+  size_t layers = 1;            // held in memory and gone around, so that no cache holds them
+  bool cache_resident = false;  // all of them fit into the cache nevertheless
+};
+
+/// Measures what the plan asks of this machine, predicts one MoE layer per batch size and policy,
+/// then measures that layer with BenchMoe on synthetic weights. Nothing the latter measures enters
+/// the prediction.
+Result<VerifyReport> VerifyPlan(const VerifyOptions& options);
 
 }  // namespace carpool

@@ -8,6 +8,7 @@
 #include <regex>
 
 #include "base/aligned.h"
+#include "base/file_writer.h"
 #include "base/mapped_file.h"
 #include "quant/encode.h"
 #include "weights/checkpoint.h"

@@ -10,8 +10,10 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <thread>
 
+#include "base/file_writer.h"
 #include "base/mapped_file.h"
 #include "base/thread_pool.h"
 #include "carpool/source_dir.h"
@@ -223,6 +225,27 @@ std::vector<std::string> CompareFamilies(const std::vector<SweepPoint>& points) 
   return lines;
 }
 
+Rows LayerRows(const std::vector<LayerPoint>& layers) {
+  std::map<std::pair<size_t, size_t>, std::map<size_t, const LayerPoint*, std::greater<>>> table;
+  std::set<size_t, std::greater<>> k0s;
+  for (const LayerPoint& p : layers) {
+    table[{p.batch, p.layer}][p.k0] = &p;
+    k0s.insert(p.k0);
+  }
+  Rows rows = {{"layer", "batch"}};
+  for (const size_t k0 : k0s) rows[0].push_back(fmt::format("k0={}", k0));
+  for (const auto& [place, by_k0] : table) {
+    rows.push_back({fmt::format("{}", place.second), fmt::format("{}", place.first)});
+    for (const size_t k0 : k0s) {
+      const auto p = by_k0.find(k0);
+      rows.back().push_back(p == by_k0.end() ? std::string()
+                                             : fmt::format("{:.5f} ({:.1f})", p->second->kl_mean,
+                                                           p->second->distinct_experts));
+    }
+  }
+  return rows;
+}
+
 Status WriteSweepReport(const std::string& dir, const RunInfo& run, const Calibration& c) {
   RETURN_IF_ERROR(MakeDirectory(dir));
   HtmlPage page("Carpool sweep: what sharing experts buys and costs");
@@ -253,6 +276,13 @@ Status WriteSweepReport(const std::string& dir, const RunInfo& run, const Calibr
   }
   page.Heading("Pareto front (T, cross-entropy)");
   page.Table(PointRows(ParetoFront(c.points)));
+  if (!c.layers.empty()) {
+    page.Heading("Sensitivity per layer");
+    page.Paragraph(
+        "Mean KL when one MoE layer alone runs oea with this k0, and in brackets the distinct "
+        "experts it then reads.");
+    page.Table(LayerRows(c.layers));
+  }
   page.Heading("All points");
   page.Paragraph(
       "Cross-entropy, KL and T are teacher-forced; times come from free-running decoding in "
@@ -278,27 +308,43 @@ Status WriteAbReport(const std::string& dir, const RunInfo& run, const AbReport&
   };
   add("step us (median)",
       [](const AbSide& s) { return fmt::format("{:.0f}", s.pace.step_us_median); });
-  add("MoE us per layer",
-      [](const AbSide& s) { return fmt::format("{:.1f}", s.pace.moe_us_median); });
+  if (r.has_moe_ratio) {
+    add("MoE us per layer",
+        [](const AbSide& s) { return fmt::format("{:.1f}", s.pace.moe_us_median); });
+  }
   add("tokens/s", [](const AbSide& s) { return fmt::format("{:.0f}", s.pace.tokens_per_s); });
-  add("T, free-running",
-      [](const AbSide& s) { return fmt::format("{:.2f}", DistinctExpertsMean(s.pace.stats)); });
+  const auto known = [](const std::optional<double>& x) {
+    return x ? fmt::format("{:.2f}", *x) : std::string("?");
+  };
+  add("T, free-running", [&](const AbSide& s) { return known(s.distinct_experts); });
   add("T, teacher-forced",
-      [](const AbSide& s) { return fmt::format("{:.2f}", DistinctExpertsMean(s.quality.stats)); });
-  add("cross-entropy",
-      [](const AbSide& s) { return fmt::format("{:.4f}", s.quality.cross_entropy); });
+      [&](const AbSide& s) { return known(s.distinct_experts_teacher_forced); });
+  if (r.has_quality) {
+    add("cross-entropy",
+        [](const AbSide& s) { return fmt::format("{:.4f}", s.quality.cross_entropy); });
+  }
   page.Table(rows);
   const Quality& q = r.candidate.quality;
-  page.Table(
-      {{"candidate against baseline", ""},
-       {"step time ratio (95 % interval)", interval(r.step_ratio)},
-       {"MoE time ratio", interval(r.moe_ratio)},
-       {"cross-entropy change", r.has_ce_interval ? interval(r.ce_change) : "too few requests"},
-       {"KL mean / p50 / p99 / max",
-        fmt::format("{:.5f} / {:.5f} / {:.4f} / {:.3f}", q.kl_mean, q.kl_p50, q.kl_p99, q.kl_max)},
-       {"top-1 agreement", fmt::format("{:.4f}", q.top1_agreement)},
-       {"changed assignments",
-        fmt::format("{} of {}", r.candidate.changed_assignments, r.candidate.assignments)}});
+  Rows changes = {{"candidate against baseline", ""},
+                  {"step time ratio (95 % interval)", interval(r.step_ratio)}};
+  if (r.has_moe_ratio) changes.push_back({"MoE time ratio", interval(r.moe_ratio)});
+  if (r.has_quality) {
+    const bool sure = r.has_quality_interval;
+    changes.push_back({"cross-entropy change", sure ? interval(r.ce_change) : "too few streams"});
+    if (sure) changes.push_back({"mean KL", interval(r.kl_mean)});
+    changes.push_back(
+        {r.kl_is_bound ? "KL mean / p50 / p99 / max (lower bounds)" : "KL mean / p50 / p99 / max",
+         fmt::format("{:.5f} / {:.5f} / {:.4f} / {:.3f}", q.kl_mean, q.kl_p50, q.kl_p99,
+                     q.kl_max)});
+    changes.push_back({"top-1 agreement", fmt::format("{:.4f}", q.top1_agreement)});
+  }
+  if (r.candidate.assignments > 0) {
+    changes.push_back(
+        {"changed assignments",
+         fmt::format("{} of {}", r.candidate.changed_assignments, r.candidate.assignments)});
+  }
+  page.Table(changes);
+  for (const std::string& note : r.notes) page.Paragraph(note);
   Rows requests = {{"stream", "window", "CE baseline", "CE candidate", "KL mean", "top-1"}};
   for (size_t i = 0; i < q.requests.size(); ++i) {
     const RequestQuality& c = q.requests[i];

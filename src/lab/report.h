@@ -31,6 +31,9 @@ std::string MoeTimePlot(const std::vector<SweepPoint>& points, const LatencyFit*
 /// straight lines between measured points.
 std::vector<std::string> CompareFamilies(const std::vector<SweepPoint>& points);
 
+/// A header and one row per (batch size, layer): mean KL, and T in brackets, by k0.
+std::vector<std::vector<std::string>> LayerRows(const std::vector<LayerPoint>& layers);
+
 /// Writes DIR/index.html, DIR/points.csv, DIR/calibration.json and the plots as DIR/*.svg. Creates
 /// DIR.
 Status WriteSweepReport(const std::string& dir, const RunInfo& run, const Calibration& calibration);

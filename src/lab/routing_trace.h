@@ -2,11 +2,14 @@
 //
 // Formats, told apart by content:
 //   Carpool   JSON lines; the "row" records of a level-2 trace. Decode rows only.
-//   NumPy     .npy of integers [tokens, layers, k], as vLLM's and SGLang's routed experts are saved
-//             with numpy.save; `rows_per_step` consecutive tokens make a step.
+//   SGLang    .pt of its expert-distribution recorder in mode per_token; decode passes are steps.
+//   answers   JSON of OpenAI-compatible servers whose choices have routed_experts (vLLM, Carpool);
+//             every choice is a request, its n-th generated token runs in step n.
+//   NumPy     .npy of integers [tokens, layers, k], as routed experts are saved with numpy.save;
+//             `rows_per_step` consecutive tokens make a step.
 //   CSV       layer,token,experts with experts separated by blanks or ';' (best first), and
-//             optionally a step column named in the header; without one, rows_per_step
-//             consecutive token numbers make a step.
+//             optionally columns step and request named in the header; without a step,
+//             rows_per_step consecutive token numbers make one.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +21,7 @@
 namespace carpool {
 
 struct TracedRow {
-  size_t token = 0;           // token (CSV, NumPy) or row number within the step (Carpool)
+  size_t request = 0;         // whose row; the token where a format does not tell
   std::vector<int32_t> ids;   // the model's own choice, best first
   std::vector<float> scores;  // unbiased gate scores of ids; empty: unknown
 };
@@ -30,7 +33,7 @@ struct TracedStep {
 };
 
 struct RoutingTrace {
-  std::string format;      // "carpool", "npy", "csv"
+  std::string format;      // "carpool", "sglang", "responses", "npy", "csv"
   size_t num_experts = 0;  // largest id + 1, at least
   size_t top_k = 0;        // longest row
   size_t num_layers = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/check.h"
 #include "lab/ab.h"
 #include "routing/policy_spec.h"
 
@@ -56,9 +57,10 @@ std::vector<Group> Groups(const SweepOptions& o, const GateSpec& gate, const Pol
   std::set<std::pair<size_t, std::string>> have;
   for (const SweepPoint& p : known) have.emplace(p.batch, p.routing);
   std::vector<Group> groups;
-  for (const size_t batch : o.batches) {
+  for (size_t b = 0; b < o.batches.size(); ++b) {
+    const size_t batch = o.batches[b];
     Group group{batch, {}, have.emplace(batch, PolicyText(vanilla)).second};
-    for (const auto& policy : o.policies) {
+    for (const auto& policy : o.policies[b]) {
       if (!WhyNoDifference(vanilla, *policy, gate, batch).empty()) continue;
       if (!have.emplace(batch, PolicyText(*policy)).second) continue;
       group.policies.push_back(policy);
@@ -139,9 +141,12 @@ Result<std::vector<SweepPoint>> RunSweep(const Model& model, ThreadPool& pool,
                                          std::vector<SweepPoint> known) {
   ASSIGN_OR_RETURN(const auto vanilla, ParsePolicy("vanilla"));
   const ModelConfig& config = model.config();
-  for (const auto& policy : o.policies) {  // knobs this gate cannot have, before anything runs
-    ASSIGN_OR_RETURN([[maybe_unused]] const auto router,
-                     Router::Make(config.gate, policy, config.NumMoeLayers(), 1));
+  CARPOOL_CHECK_EQ(o.policies.size(), o.batches.size());
+  for (const auto& list : o.policies) {
+    for (const auto& policy : list) {  // knobs this gate cannot have, before anything runs
+      ASSIGN_OR_RETURN([[maybe_unused]] const auto router,
+                       Router::Make(config.gate, policy, config.NumMoeLayers(), 1));
+    }
   }
   const std::vector<Group> groups = Groups(o, model.config().gate, *vanilla, known);
   std::vector<SweepPoint> points = std::move(known);
@@ -153,10 +158,12 @@ Result<std::vector<SweepPoint>> RunSweep(const Model& model, ThreadPool& pool,
   }
   // Points of an earlier run that this one did not ask for do not belong to its answer.
   std::erase_if(points, [&](const SweepPoint& p) {
-    return std::find(o.batches.begin(), o.batches.end(), p.batch) == o.batches.end() ||
-           (p.routing != "vanilla" &&
-            std::none_of(o.policies.begin(), o.policies.end(),
-                         [&](const auto& spec) { return PolicyText(*spec) == p.routing; }));
+    const auto at = std::find(o.batches.begin(), o.batches.end(), p.batch);
+    if (at == o.batches.end()) return true;
+    const auto& list = o.policies[static_cast<size_t>(at - o.batches.begin())];
+    return p.routing != "vanilla" && std::none_of(list.begin(), list.end(), [&](const auto& spec) {
+             return PolicyText(*spec) == p.routing;
+           });
   });
   std::stable_sort(points.begin(), points.end(), [](const SweepPoint& a, const SweepPoint& b) {
     return std::pair(a.batch, a.routing != "vanilla") < std::pair(b.batch, b.routing != "vanilla");
@@ -202,7 +209,8 @@ Result<LatencyFit> FitSweep(const std::vector<SweepPoint>& points) {
 }
 
 std::string PolicyFamily(const std::string& routing) {
-  return routing.substr(0, routing.find(':'));
+  const std::string name = routing.substr(0, routing.find(':'));
+  return routing.find('/') == std::string::npos ? name : name + " per layer";
 }
 
 }  // namespace carpool

@@ -31,6 +31,13 @@ struct SweepPoint {
   Interval step_ratio{1.0, 1.0, 1.0};  // to vanilla, paired
 };
 
+/// One MoE layer alone under oea:k0=x, all others vanilla.
+struct LayerPoint {
+  size_t batch = 0, layer = 0, k0 = 0;
+  double kl_mean = 0.0;
+  double distinct_experts = 0.0;  // T of this layer, teacher-forced
+};
+
 /// What a setting may cost, per batch size. All must hold.
 struct QualityBudget {
   double max_kl = 0.01;     // mean KL, nats
@@ -43,13 +50,15 @@ struct QualityBudget {
 
 struct SweepOptions {
   std::vector<size_t> batches = {4, 16, 64};
-  std::vector<std::shared_ptr<const PolicySpec>> policies;  // vanilla is always measured besides
+  /// One list per batch size; vanilla is always measured besides.
+  std::vector<std::vector<std::shared_ptr<const PolicySpec>>> policies;
   size_t context = 256;
   size_t tokens = 16384;  // scored per policy and batch size, about
   PaceOptions pace;       // batch is set per size
   uint64_t seed = 0;
   /// Called with every measured group of points; an error ends the sweep.
   std::function<Status(const std::vector<SweepPoint>&)> on_points;
+  std::function<Status(const std::vector<LayerPoint>&)> on_layers;
   std::function<void(size_t done, size_t total)> progress;
 };
 
@@ -75,7 +84,7 @@ std::vector<SweepPoint> Recommend(const std::vector<SweepPoint>& points,
 /// Over all points' MoE times. Errors as FitLatency.
 Result<LatencyFit> FitSweep(const std::vector<SweepPoint>& points);
 
-/// "oea" of "oea:k0=3".
+/// "oea" of "oea:k0=3", "oea per layer" of "oea:k0=3/4/5".
 std::string PolicyFamily(const std::string& routing);
 
 }  // namespace carpool

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
+#include "base/file_writer.h"
 #include "base/mapped_file.h"
 
 namespace carpool {
@@ -56,10 +56,69 @@ SweepPoint PointFromJson(const Json& j) {
   return p;
 }
 
+/// Throws what nlohmann throws, or runtime_error.
+LayerPoint LayerPointFromJson(const Json& j) {
+  LayerPoint p;
+  p.batch = j.at("batch").get<size_t>();
+  p.layer = j.at("layer").get<size_t>();
+  p.k0 = j.at("k0").get<size_t>();
+  p.kl_mean = Number(j, "kl_mean");
+  p.distinct_experts = Number(j, "distinct_experts");
+  return p;
+}
+
 Json PointsJson(const std::vector<SweepPoint>& points) {
   Json list = Json::array();
   for (const SweepPoint& p : points) list.push_back(PointJson(p));
   return list;
+}
+
+template <typename Point>
+Result<std::vector<Point>> LoadLines(const std::string& path, const SweepFingerprint& fingerprint,
+                                     Point (*from_json)(const Json&)) {
+  std::error_code ec;
+  if (!std::filesystem::exists(path, ec)) return std::vector<Point>{};
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  std::vector<Point> points;
+  size_t start = 0, number = 0;
+  for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', start)) {
+    const std::string line = text.substr(start, end - start);
+    start = end + 1;
+    ++number;
+    try {
+      const Json json = Json::parse(line);
+      if (number > 1) {
+        points.push_back(from_json(json));
+        continue;
+      }
+      for (const auto& [key, value] : fingerprint.items()) {
+        if (json.at(key) == value) continue;
+        return MakeError(ErrorCode::kInvalidArgument,
+                         "{}: was measured with {} = {}, this sweep has {}; choose another --out "
+                         "or remove the file",
+                         path, key, json.at(key).dump(), value.dump());
+      }
+    } catch (const std::exception& e) {
+      return MakeError(ErrorCode::kCorrupt, "{}: line {} is damaged ({}); remove the file", path,
+                       number, e.what());
+    }
+  }
+  return points;
+}
+
+template <typename Point>
+Status AppendLines(const std::string& path, const SweepFingerprint& fingerprint,
+                   const std::vector<Point>& points, Json (*to_json)(const Point&)) {
+  // What an interruption cut short is replaced, not continued.
+  std::string text;
+  std::error_code ec;
+  if (std::filesystem::exists(path, ec)) {
+    ASSIGN_OR_RETURN(text, ReadTextFile(path));
+    text.resize(text.find_last_of('\n') == std::string::npos ? 0 : text.find_last_of('\n') + 1);
+  }
+  if (text.empty()) text = fingerprint.dump() + "\n";
+  for (const Point& p : points) text += to_json(p).dump() + "\n";
+  return WriteTextFile(path, text);
 }
 
 }  // namespace
@@ -104,54 +163,32 @@ SweepFingerprint MakeFingerprint(const ModelConfig& model, std::span<const int32
           {"seed", o.seed}};
 }
 
+Json LayerPointJson(const LayerPoint& p) {
+  return {{"batch", p.batch},
+          {"layer", p.layer},
+          {"k0", p.k0},
+          {"kl_mean", p.kl_mean},
+          {"distinct_experts", p.distinct_experts}};
+}
+
 Result<std::vector<SweepPoint>> LoadPoints(const std::string& path,
                                            const SweepFingerprint& fingerprint) {
-  std::error_code ec;
-  if (!std::filesystem::exists(path, ec)) return std::vector<SweepPoint>{};
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  std::vector<SweepPoint> points;
-  size_t start = 0, number = 0;
-  for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', start)) {
-    const std::string line = text.substr(start, end - start);
-    start = end + 1;
-    ++number;
-    try {
-      const Json json = Json::parse(line);
-      if (number > 1) {
-        points.push_back(PointFromJson(json));
-        continue;
-      }
-      for (const auto& [key, value] : fingerprint.items()) {
-        if (json.at(key) == value) continue;
-        return MakeError(ErrorCode::kInvalidArgument,
-                         "{}: was measured with {} = {}, this sweep has {}; choose another --out "
-                         "or remove the file",
-                         path, key, json.at(key).dump(), value.dump());
-      }
-    } catch (const std::exception& e) {
-      return MakeError(ErrorCode::kCorrupt, "{}: line {} is damaged ({}); remove the file", path,
-                       number, e.what());
-    }
-  }
-  return points;
+  return LoadLines(path, fingerprint, &PointFromJson);
 }
 
 Status AppendPoints(const std::string& path, const SweepFingerprint& fingerprint,
                     const std::vector<SweepPoint>& points) {
-  // What an interruption cut short is replaced, not continued.
-  std::string text;
-  std::error_code ec;
-  if (std::filesystem::exists(path, ec)) {
-    ASSIGN_OR_RETURN(text, ReadTextFile(path));
-    text.resize(text.find_last_of('\n') == std::string::npos ? 0 : text.find_last_of('\n') + 1);
-  }
-  if (text.empty()) text = fingerprint.dump() + "\n";
-  for (const SweepPoint& p : points) text += PointJson(p).dump() + "\n";
-  const std::string next = path + ".new";
-  RETURN_IF_ERROR(WriteTextFile(next, text));
-  std::filesystem::rename(next, path, ec);
-  if (ec) return MakeError(ErrorCode::kInternal, "{}: cannot replace: {}", path, ec.message());
-  return {};
+  return AppendLines(path, fingerprint, points, &PointJson);
+}
+
+Result<std::vector<LayerPoint>> LoadLayerPoints(const std::string& path,
+                                                const SweepFingerprint& fingerprint) {
+  return LoadLines(path, fingerprint, &LayerPointFromJson);
+}
+
+Status AppendLayerPoints(const std::string& path, const SweepFingerprint& fingerprint,
+                         const std::vector<LayerPoint>& points) {
+  return AppendLines(path, fingerprint, points, &LayerPointJson);
 }
 
 Json CalibrationJson(const Calibration& c) {
@@ -164,6 +201,10 @@ Json CalibrationJson(const Calibration& c) {
   if (c.has_fit) json["fit"] = {{"a", c.fit.a}, {"b", c.fit.b}, {"c", c.fit.c}, {"r2", c.fit.r2}};
   json["recommended"] = PointsJson(c.recommended);
   json["points"] = PointsJson(c.points);
+  if (!c.layers.empty()) {
+    json["layers"] = Json::array();
+    for (const LayerPoint& p : c.layers) json["layers"].push_back(LayerPointJson(p));
+  }
   return json;
 }
 
@@ -180,6 +221,8 @@ Result<Calibration> LoadCalibration(const std::string& path) {
     if (!json.at("max_ce").is_null()) c.budget.max_ce = Number(json, "max_ce");
     for (const Json& p : json.at("points")) c.points.push_back(PointFromJson(p));
     for (const Json& p : json.at("recommended")) c.recommended.push_back(PointFromJson(p));
+    if (json.contains("layers"))
+      for (const Json& p : json.at("layers")) c.layers.push_back(LayerPointFromJson(p));
     if (c.recommended.empty()) throw std::runtime_error("it recommends nothing");
     if (json.contains("fit")) {
       const Json& f = json.at("fit");

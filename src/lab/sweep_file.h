@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "lab/sweep.h"
-#include "weights/safetensors_writer.h"  // WriteTextFile
 
 namespace carpool {
 
 nlohmann::ordered_json PointJson(const SweepPoint& point);
+nlohmann::ordered_json LayerPointJson(const LayerPoint& point);
 
 /// What must be equal for points to be comparable: model, text, settings.
 using SweepFingerprint = nlohmann::ordered_json;
@@ -27,6 +27,12 @@ Result<std::vector<SweepPoint>> LoadPoints(const std::string& path,
 Status AppendPoints(const std::string& path, const SweepFingerprint& fingerprint,
                     const std::vector<SweepPoint>& points);
 
+/// The same for DIR/layers.jsonl.
+Result<std::vector<LayerPoint>> LoadLayerPoints(const std::string& path,
+                                                const SweepFingerprint& fingerprint);
+Status AppendLayerPoints(const std::string& path, const SweepFingerprint& fingerprint,
+                         const std::vector<LayerPoint>& points);
+
 struct Calibration {
   SweepFingerprint fingerprint;
   QualityBudget budget;
@@ -34,6 +40,7 @@ struct Calibration {
   std::vector<SweepPoint> recommended;  // per batch size, ascending
   LatencyFit fit;
   bool has_fit = false;
+  std::vector<LayerPoint> layers;  // sensitivity; empty without --per-layer
 };
 nlohmann::ordered_json CalibrationJson(const Calibration& calibration);
 /// Errors name the file and what is wrong with it.

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/file_writer.h"
 #include "lab/html_page.h"
 #include "lab/report.h"
 #include "lab/svg_plot.h"
@@ -111,13 +112,16 @@ TEST(SweepFile, PointsSurviveAndDamageIsNamed) {
   ASSERT_FALSE(damaged);
   EXPECT_THAT(damaged.error().message, HasSubstr("line 4"));
 
-  Calibration c{print, {0.02, 0.2}, *points, {(*points)[1]}, {0.1, 2, 3, 0.99}, true};
+  Calibration c{print, {0.02, 0.2},           *points, {(*points)[1]}, {0.1, 2, 3, 0.99},
+                true,  {{16, 2, 3, 0.01, 40}}};
   const std::string file = (dir / "calibration.json").string();
   ASSERT_TRUE(WriteTextFile(file, CalibrationJson(c).dump()));
   const auto loaded = LoadCalibration(file);
   ASSERT_TRUE(loaded) << loaded.error().message;
   EXPECT_EQ(loaded->recommended[0].routing, "oea:k0=3");
   EXPECT_EQ(loaded->fit.b, 2);
+  ASSERT_EQ(loaded->layers.size(), 1u);
+  EXPECT_EQ(loaded->layers[0].k0, 3u);
   ASSERT_TRUE(WriteTextFile(file, "{\"format\": \"carpool-calibration-1\"}"));
   const auto bad = LoadCalibration(file);
   ASSERT_FALSE(bad);

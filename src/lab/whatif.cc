@@ -44,7 +44,7 @@ Result<WhatIfRow> Replay(const RoutingTrace& trace, const GateSpec& gate,
   out.routing = PolicyText(*policy);
   std::vector<float> logits(max_rows * gate.num_experts);
   std::vector<RowInfo> rows(max_rows);
-  std::map<size_t, Kept> tokens;
+  std::map<size_t, Kept> requests;
   std::vector<double> kept;
   double assignments = 0.0;
   for (const TracedStep& step : trace.steps) {
@@ -67,9 +67,9 @@ Result<WhatIfRow> Replay(const RoutingTrace& trace, const GateSpec& gate,
         loaded.insert(row.ids[i]);
       }
       kept.push_back(all > 0.0 ? mass / all : 1.0);
-      Kept& token = tokens[row.token];
-      token.sum += kept.back();
-      ++token.count;
+      Kept& request = requests[row.request];
+      request.sum += kept.back();
+      ++request.count;
     }
     out.distinct_experts += static_cast<double>(loaded.size());
   }
@@ -79,10 +79,11 @@ Result<WhatIfRow> Replay(const RoutingTrace& trace, const GateSpec& gate,
   for (const double k : kept) out.mass_kept += k;
   out.mass_kept /= static_cast<double>(kept.size());
   out.mass_kept_p1 = Quantile(kept, 0.01);
-  for (const auto& [token, k] : tokens)
-    out.worst.push_back({token, k.sum / static_cast<double>(k.count)});
-  std::stable_sort(out.worst.begin(), out.worst.end(),
-                   [](const LostRow& a, const LostRow& b) { return a.mass_kept < b.mass_kept; });
+  for (const auto& [request, k] : requests)
+    out.worst.push_back({request, k.sum / static_cast<double>(k.count)});
+  std::stable_sort(
+      out.worst.begin(), out.worst.end(),
+      [](const LostRequest& a, const LostRequest& b) { return a.mass_kept < b.mass_kept; });
   if (out.worst.size() > 5) out.worst.resize(5);
   return out;
 }
@@ -99,9 +100,11 @@ Result<WhatIfReport> WhatIf(const RoutingTrace& trace, const WhatIfOptions& o) {
   RETURN_IF_ERROR(ValidateGate(gate));
   WhatIfReport report;
   std::set<uint64_t> steps;
+  std::set<size_t> layers;  // a trace may count layers without experts
   double rows = 0.0;
   for (const TracedStep& s : trace.steps) {
     steps.insert(s.step);
+    layers.insert(s.layer);
     rows += static_cast<double>(s.rows.size());
   }
   report.steps = steps.size();
@@ -109,7 +112,7 @@ Result<WhatIfReport> WhatIf(const RoutingTrace& trace, const WhatIfOptions& o) {
   report.has_scores = !trace.steps.front().rows.front().scores.empty();
   for (const auto& policy : o.policies) {
     ASSIGN_OR_RETURN(WhatIfRow row, Replay(trace, gate, policy));
-    row.bytes = row.distinct_experts * static_cast<double>(trace.num_layers) * o.bytes_per_expert;
+    row.bytes = row.distinct_experts * static_cast<double>(layers.size()) * o.bytes_per_expert;
     if (o.bandwidth_gbs > 0.0) row.us = row.bytes / (o.bandwidth_gbs * 1e3);
     const double first =
         report.rows.empty() ? row.distinct_experts : report.rows.front().distinct_experts;

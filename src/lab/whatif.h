@@ -23,21 +23,21 @@ struct WhatIfOptions {
   double bandwidth_gbs = 0;     // 0: unknown
 };
 
-struct LostRow {
-  size_t token = 0;
+struct LostRequest {
+  size_t request = 0;
   double mass_kept = 1.0;  // mean over its steps and layers
 };
 
 struct WhatIfRow {
   std::string routing;
-  double distinct_experts = 0.0;  // mean over steps and layers
-  double experts_per_row = 0.0;   // of the row's own choice
-  double bytes = 0.0;             // of routed experts per step, all layers
-  double us = 0.0;                // reading them
-  double saved = 0.0;             // share of the first policy's T
-  double mass_kept = 1.0;         // share of the recorded choice's mass, mean over rows
-  double mass_kept_p1 = 1.0;      // 1st percentile over (row, layer)
-  std::vector<LostRow> worst;     // up to five tokens, least mass kept first
+  double distinct_experts = 0.0;   // mean over steps and layers
+  double experts_per_row = 0.0;    // of the row's own choice
+  double bytes = 0.0;              // of routed experts per step, all layers
+  double us = 0.0;                 // reading them
+  double saved = 0.0;              // share of the first policy's T
+  double mass_kept = 1.0;          // share of the recorded choice's mass, mean over rows
+  double mass_kept_p1 = 1.0;       // 1st percentile over (row, layer)
+  std::vector<LostRequest> worst;  // up to five requests, least mass kept first
 };
 
 struct WhatIfReport {

@@ -83,6 +83,24 @@ Result<std::vector<double>> ReadList(std::string_view policy, const KnobInfo& kn
   return values;
 }
 
+/// "3", or one number per MoE layer as "3/4/5".
+Result<std::vector<double>> ReadNumbers(std::string_view policy, const KnobInfo& knob,
+                                        std::string_view text) {
+  std::vector<double> values;
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = std::min(text.find('/', start), text.size());
+    double value = 0;
+    if (!ParseNumber(text.substr(start, end - start), value)) {
+      return Bad("policy '{}': {} wants a number, one per MoE layer as 3/4/5, or @FILE, got '{}'",
+                 policy, knob.name, text);
+    }
+    RETURN_IF_ERROR(CheckNumber(policy, knob, value, ""));
+    values.push_back(value);
+    start = end + 1;
+  }
+  return values;
+}
+
 std::string KnownKeys(const PolicyKind& kind) {
   std::string keys;
   auto add = [&](std::string_view key) {
@@ -131,17 +149,13 @@ Status ParseKnob(const PolicyKind& kind, const Pair& pair, PolicySpec& spec) {
   if (info == kind.knobs.end()) {
     return Bad("policy '{}': unknown key '{}'; known: {}", kind.name, pair.key, KnownKeys(kind));
   }
-  KnobValue knob{info->name, {}, std::string(pair.value)};
+  KnobValue knob{info->name, {}, std::string(pair.value), false};
   if (pair.value.front() == '@') {
     ASSIGN_OR_RETURN(knob.values, ReadList(kind.name, *info, std::string(pair.value.substr(1))));
+    knob.per_layer = true;
   } else {
-    double value = 0;
-    if (!ParseNumber(pair.value, value)) {
-      return Bad("policy '{}': {} wants a number or @FILE, got '{}'", kind.name, pair.key,
-                 pair.value);
-    }
-    RETURN_IF_ERROR(CheckNumber(kind.name, *info, value, ""));
-    knob.values = {value};
+    ASSIGN_OR_RETURN(knob.values, ReadNumbers(kind.name, *info, pair.value));
+    knob.per_layer = knob.values.size() > 1;
   }
   spec.knobs.push_back(std::move(knob));
   return {};
@@ -220,8 +234,7 @@ std::string PolicyText(const PolicySpec& spec) {
     separator = ',';
   };
   for (const KnobValue& k : spec.knobs) {
-    add(k.name,
-        k.values.size() == 1 && k.text.front() != '@' ? fmt::format("{}", k.values[0]) : k.text);
+    add(k.name, k.text.front() == '@' ? k.text : fmt::format("{}", fmt::join(k.values, "/")));
   }
   if (spec.min_rows != 1) add("min_rows", fmt::format("{}", spec.min_rows));
   if (!spec.ride) add("ride", "0");
@@ -262,7 +275,7 @@ Result<std::vector<T>> Values(const PolicySetup& setup, std::string_view name, T
                               double low, double high) {
   const KnobValue* knob = setup.spec.Find(name);
   if (knob == nullptr) return std::vector<T>(setup.layers, fallback);
-  const bool list = knob->text.front() == '@';
+  const bool list = knob->per_layer;
   if (list && knob->values.size() != setup.layers) {
     return Bad("policy '{}': {}={} has {} numbers; this model has {} MoE layers",
                setup.spec.kind->name, name, knob->text, knob->values.size(), setup.layers);

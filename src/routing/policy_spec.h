@@ -11,7 +11,8 @@ namespace carpool {
 struct KnobValue {
   std::string_view name;       // the KnobInfo's
   std::vector<double> values;  // one, or one per MoE layer
-  std::string text;            // as it was given: "3", "@k0.json"
+  std::string text;            // as it was given: "3", "3/4/5", "@k0.json"
+  bool per_layer = false;      // a list: "3/4/5" or a file
 };
 
 struct PolicySpec {

@@ -242,6 +242,12 @@ TEST(PolicySpecTest, PerLayerNumbers) {
   auto spec = ParsePolicy("oea:k0=@" + path);
   ASSERT_TRUE(spec) << spec.error().message;
   EXPECT_EQ(PolicyText(**spec), "oea:k0=@" + path);
+  auto inline_list = ParsePolicy("oea:k0=3/1");
+  ASSERT_TRUE(inline_list) << inline_list.error().message;
+  EXPECT_EQ((*inline_list)->knobs[0].values, (*spec)->knobs[0].values);
+  EXPECT_EQ(PolicyText(**inline_list), "oea:k0=3/1");
+  for (const char* bad : {"oea:k0=3/", "oea:k0=/3", "oea:k0=3//1", "oea:k0=3/x", "oea:k0=3/0"})
+    EXPECT_FALSE(ParsePolicy(bad)) << bad;
   auto wrong = Router::Make(SoftmaxGate(8, 3), *spec, 3, 4);
   ASSERT_FALSE(wrong);
   EXPECT_THAT(wrong.error().message, HasSubstr("has 2 numbers; this model has 3 MoE layers"));

@@ -2,8 +2,9 @@
 // numbers.
 //
 // Level 0: one record per router (gate, policy, kernel). Level 1: one per layer and step
-// (counters). Level 2: one per valid row (best choices, margins, the ids and why). A level includes
-// the lower ones. Replay (replay.h) reads level 2.
+// (counters). Level 2: one per valid row (best choices, margins, the ids and why); an engine adds one
+// per step with the request of each row. A level includes the lower ones. Replay (replay.h) reads
+// level 2.
 #pragma once
 
 #include <cstdint>

@@ -44,6 +44,22 @@ const Histogram::BucketBoundaries kStepSeconds = {
 const Histogram::BucketBoundaries kCounts = {1,   2,   4,    8,    16,   32,   64,    128,
                                              256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
 
+void AppendChooser(const ChooserReport& c, std::string& text) {
+  text += fmt::format(
+      "# HELP carpool:auto_policy_changes_total Changes of policy since auto was switched on\n"
+      "# TYPE carpool:auto_policy_changes_total counter\n"
+      "carpool:auto_policy_changes_total {}\n"
+      "# HELP carpool:auto_fit_live 1: the latency model is fitted to this server's own steps\n"
+      "# TYPE carpool:auto_fit_live gauge\n"
+      "carpool:auto_fit_live {}\n"
+      "# HELP carpool:auto_fit_microseconds The latency model of one MoE layer, by term\n"
+      "# TYPE carpool:auto_fit_microseconds gauge\n"
+      "carpool:auto_fit_microseconds{{term=\"assignment\"}} {}\n"
+      "carpool:auto_fit_microseconds{{term=\"expert\"}} {}\n"
+      "carpool:auto_fit_microseconds{{term=\"fixed\"}} {}\n",
+      c.changes, c.fit_is_live ? 1 : 0, c.us_per_assignment, c.us_per_expert, c.us_fixed);
+}
+
 class MetricsImpl final : public Metrics {
  public:
   MetricsImpl(const std::string& model_name, size_t threads, double bandwidth)
@@ -222,6 +238,7 @@ class MetricsImpl final : public Metrics {
         "# HELP carpool:routing_info The server's routing policy\n"
         "# TYPE carpool:routing_info gauge\n";
     text += fmt::format("carpool:routing_info{{routing=\"{}\"}} 1\n", e.routing);
+    if (e.chooser) AppendChooser(*e.chooser, text);
     return text;
   }
 
@@ -296,6 +313,7 @@ EngineGauges ReadGauges(Engine& engine) {
   g.prefix_hits = engine.prefix_hits();
   g.oldest_wait_seconds = engine.oldest_wait_seconds();
   g.routing = PolicyText(engine.router().policy());
+  if (engine.chooser() != nullptr) g.chooser = engine.chooser()->Report();
   return g;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/engine_loop.h"
@@ -16,6 +17,7 @@ struct EngineGauges {
   uint64_t prefix_queries = 0, prefix_hits = 0;
   double oldest_wait_seconds = 0.0;
   std::string routing;
+  std::optional<ChooserReport> chooser;  // while one picks the policies
 };
 EngineGauges ReadGauges(Engine& engine);
 

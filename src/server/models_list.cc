@@ -15,7 +15,7 @@ nlohmann::ordered_json ModelJson(const ServerContext& context) {
   model["created"] = 0;
   model["owned_by"] = "carpool";
   model["max_model_len"] = context.loop->context();
-  model["routing"] = PolicyText(*context.policy);
+  model["routing"] = context.routing;
   model["vocab_size"] = context.loop->tokenizer().vocab_size();
   model["moe"] = {{"layers", config.NumMoeLayers()},
                   {"experts", config.gate.num_experts},

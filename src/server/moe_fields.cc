@@ -64,6 +64,7 @@ std::optional<ApiError> ReadPolicyText(const std::string& text, const RequestRul
   }
   json knobs = json::object();
   for (const KnobValue& knob : spec.knobs) {
+    if (knob.per_layer) return fail("numbers per layer cannot be named in a request");
     if (std::find(std::begin(kRowKnobs), std::end(kRowKnobs), knob.name) != std::end(kRowKnobs)) {
       knobs[std::string(knob.name)] = knob.values[0];
       continue;

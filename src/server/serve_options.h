@@ -1,6 +1,7 @@
 // ServeOptions: everything `carpool serve` can be told.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct ServeOptions {
   std::string model_name;             // in /v1/models; empty: the directory's name
   std::vector<std::string> api_keys;  // empty: no key is asked for
   size_t max_choices = 128;           // choices (prompts x n) of one request
+  /// Makes what `auto[:max_kl=X]` stands for; empty: there is no calibration.
+  std::function<Result<std::shared_ptr<PolicyChooser>>(const std::string& text)> make_auto;
 };
 
 /// `min_rows` of batch-coupled policies whose text does not say it: with few clients they would be

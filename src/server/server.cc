@@ -22,6 +22,8 @@ class Server {
   Status Run() {
     const ServeOptions& options = context_.options;
     context_.policy = options.engine.policy;
+    context_.routing = options.engine.chooser == nullptr ? PolicyText(*context_.policy)
+                                                         : options.engine.chooser->Report().name;
     context_.model_name = options.model_name;
     HttpServer::Callbacks callbacks;
     callbacks.on_request = [this](std::shared_ptr<Exchange> exchange) {
@@ -75,9 +77,8 @@ class Server {
   void Begin(std::unique_ptr<Engine> engine) {
     const KvCache& kv = engine->kv();
     LogInfo("serving {} on http://{}:{}: routing {}, {} threads, context {}, KV cache of {} tokens",
-            context_.model_name, context_.options.http.host, http_->port(),
-            PolicyText(*context_.policy), context_.options.engine.threads, engine->context(),
-            kv.num_pages() * kPageTokens);
+            context_.model_name, context_.options.http.host, http_->port(), context_.routing,
+            context_.options.engine.threads, engine->context(), kv.num_pages() * kPageTokens);
     context_.metrics =
         Metrics::Make(context_.model_name, context_.options.engine.threads, bandwidth_);
     context_.chat_template = std::move(chat_template_);

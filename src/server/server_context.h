@@ -22,9 +22,10 @@ class ServerContext {
   const ServeOptions options;
   std::string model_name;
   HttpServer* http = nullptr;
-  std::unique_ptr<EngineLoop> loop;  // null while the model loads
-  std::unique_ptr<Metrics> metrics;  // null while the model loads
-  std::shared_ptr<const PolicySpec> policy;
+  std::unique_ptr<EngineLoop> loop;          // null while the model loads
+  std::unique_ptr<Metrics> metrics;          // null while the model loads
+  std::shared_ptr<const PolicySpec> policy;  // vanilla while a chooser picks
+  std::string routing;                       // what models_list says: the policy's text, or "auto"
   bool draining = false;
   std::unique_ptr<ChatTemplate> chat_template;  // null: no_chat_reason says why
   std::string no_chat_reason;

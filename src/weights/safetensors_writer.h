@@ -31,7 +31,4 @@ Status WriteSafetensors(const std::string& path, std::span<const PlannedTensor> 
 /// Header and data bytes of the file WriteSafetensors makes.
 uint64_t SafetensorsFileBytes(std::span<const PlannedTensor> tensors);
 
-/// Whole text to `path` by way of a temporary file.
-Status WriteTextFile(const std::string& path, const std::string& text);
-
 }  // namespace carpool
