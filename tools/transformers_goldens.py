@@ -148,7 +148,7 @@ def Run(model):
     return logits.numpy(), worst, greedy[PROMPT:]
 
 
-def Golden(name):
+def Golden(name, full):
     fields, salt = FAMILIES[name]
     with tempfile.TemporaryDirectory() as folder:
         shapes = MakeCheckpoint(fields, salt, folder)
@@ -157,7 +157,7 @@ def Golden(name):
         config = json.loads((pathlib.Path(folder) / "config.json").read_text())
     top = np.abs(logits).max()
     print(f"{name:20} max|logit| {top:.4f}  cached decode within {worst / top:.1e}  greedy {greedy[:6]}", flush=True)
-    return {
+    golden = {
         "family": name,
         "made_with": {"transformers": transformers.__version__, "torch": torch.__version__},
         "salt": salt,
@@ -165,25 +165,31 @@ def Golden(name):
         "tokens": TOKENS,
         "prompt": PROMPT,
         "greedy": greedy,
-        # int16, little-endian, times scale: [tokens, vocabulary].
-        "scale": top / 32767,
-        "logits": base64.b64encode(np.rint(logits / (top / 32767)).astype("<i2").tobytes()).decode(),
+        "largest": top,
         "tensors": shapes,
     }
+    # [tokens, vocabulary], little-endian: fp32, or int16 for 32767ths of the largest.
+    if full:
+        golden["logits_f32"] = base64.b64encode(logits.astype("<f4").tobytes()).decode()
+    else:
+        golden["logits_i16"] = base64.b64encode(np.rint(logits / (top / 32767)).astype("<i2").tobytes()).decode()
+    return golden
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/golden/transformers")
     parser.add_argument("--family", action="append", choices=sorted(FAMILIES), help="only these")
+    parser.add_argument("--full", action="store_true", help="logits as fp32 instead of int16: three times the size")
     parser.add_argument("--check", type=pathlib.Path, help="the tests of src/models, to run on the result")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    transformers.logging.disable_progress_bar()
     args.out.mkdir(parents=True, exist_ok=True)
     failed = []
     for name in args.family or FAMILIES:
         try:
-            golden = Golden(name)
+            golden = Golden(name, args.full)
         except Exception as error:  # a family this release does not have
             failed.append(name)
             print(f"{name:20} {type(error).__name__}: {error}", flush=True)

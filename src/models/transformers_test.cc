@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -56,13 +57,16 @@ class Transformers : public ::testing::TestWithParam<std::string> {
     for (const auto &[name, shape] : golden_["tensors"].items())
       checkpoint_.Add(name, shape.get<std::vector<size_t>>(), golden_["salt"]);
     checkpoint_.Write(golden_["config"].dump());
-    const std::string bytes = Base64Decoded(golden_["logits"]);
-    scale_ = golden_["scale"];
-    logits_.resize(bytes.size() / 2);
+    largest_ = golden_["largest"];
+    const bool full = golden_.contains("logits_f32");
+    const std::string bytes = Base64Decoded(golden_[full ? "logits_f32" : "logits_i16"]);
+    const size_t width = full ? sizeof(float) : sizeof(int16_t);
+    logits_.resize(bytes.size() / width);
     for (size_t i = 0; i < logits_.size(); ++i) {
-      const auto low = static_cast<uint8_t>(bytes[2 * i]),
-                 high = static_cast<uint8_t>(bytes[2 * i + 1]);
-      logits_[i] = scale_ * static_cast<int16_t>(low | high << 8);
+      float number = 0;
+      int16_t code = 0;
+      std::memcpy(full ? static_cast<void *>(&number) : &code, bytes.data() + i * width, width);
+      logits_[i] = full ? number : largest_ / 32767 * code;
     }
   }
   /// Of rows [first, …) of the golden: the largest difference over the largest
@@ -72,11 +76,11 @@ class Transformers : public ::testing::TestWithParam<std::string> {
     for (size_t i = 0; i < got.size(); ++i)
       worst =
           std::max(worst, std::fabs(static_cast<double>(got[i]) - logits_[first_row * vocab + i]));
-    return worst / (scale_ * 32767);
+    return worst / largest_;
   }
   json golden_;
   GoldenCheckpoint checkpoint_;
-  double scale_ = 0;
+  double largest_ = 0;
   std::vector<double> logits_;
 };
 

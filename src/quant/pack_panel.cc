@@ -120,12 +120,25 @@ Error BadGgufScale(const StoredMatrix& m, size_t row, size_t block) {
                    m.name, row, block * kBlockInputs, block * kBlockInputs + kBlockInputs - 1);
 }
 
+/// 32 inputs of compressed-tensors' int4: the codes as they are, the minimum at code 0.
+GgufRun4 LoadInt4Run(const StoredMatrix& m, size_t row, size_t block) {
+  GgufRun4 run;
+  const std::byte* codes = m.data + (row * m.cols + block * kBlockInputs) / 2;
+  for (size_t i = 0; i < kBlockInputs; ++i)
+    run.codes[i] = static_cast<uint8_t>(static_cast<int>(codes[i / 2]) >> (i % 2 * 4) & 15);
+  run.scale = BlockScaleAt(
+      m, row * (m.cols / m.scale_block_cols) + block * kBlockInputs / m.scale_block_cols);
+  run.minimum = -8.0f * run.scale;
+  return run;
+}
+
 Status PackQ4(const StoredMatrix& m, size_t first, size_t rows, size_t super_blocks,
               std::byte* out) {
   for (size_t lane = 0; lane < rows; ++lane) {
     for (size_t b = 0; b * kBlockInputs < m.cols; ++b) {
       const BlockPlace place = Place(out, b, super_blocks, 256);
-      const GgufRun4 run = LoadGgufRun4(m, first + lane, b);
+      const GgufRun4 run = m.storage == Storage::kInt4 ? LoadInt4Run(m, first + lane, b)
+                                                       : LoadGgufRun4(m, first + lane, b);
       if (!StoreF16(place.header + lane * 2, run.scale) ||
           !StoreF16(place.header + 32 + lane * 2, run.minimum)) {
         return BadGgufScale(m, first + lane, b);

@@ -100,6 +100,8 @@ WeightFormat PackedMatrix::NaturalFormat(const StoredMatrix& m) {
     }
     case Storage::kInt8:
       return WeightFormat::kQ8;
+    case Storage::kInt4:
+      return m.scale_block_cols % kBlockInputs == 0 ? WeightFormat::kQ4 : WeightFormat::kF32;
     case Storage::kF32:
     case Storage::kF16:
       return WeightFormat::kF32;

@@ -337,6 +337,43 @@ TEST(PackedMatrix, F8WithOddScaleBlocksRowScalesAndNoScales) {
   }
 }
 
+TEST(PackedMatrix, Int4IsHeldExactly) {
+  constexpr size_t kRows = 20, kCols = 96, kScales = kRows * kCols / 32;
+  OwnedMatrix m;
+  std::vector<uint8_t> codes(kRows * kCols / 2);
+  std::vector<uint16_t> scales(kScales);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 37 + i / 16);
+  for (size_t i = 0; i < kScales; ++i)
+    scales[i] = FloatToBF16(0.01f * static_cast<float>(i + 1) * (i % 3 == 0 ? -1.0f : 1.0f));
+  m.view.storage = Storage::kInt4;
+  m.view.rows = kRows;
+  m.view.cols = kCols;
+  m.view.data = reinterpret_cast<const std::byte*>(codes.data());
+  m.view.data_bytes = codes.size();
+  m.view.scales = reinterpret_cast<const std::byte*>(scales.data());
+  m.view.scale_storage = Storage::kBF16;
+  m.view.scale_block_cols = 32;
+  ASSERT_EQ(PackedMatrix::NaturalFormat(m.view), WeightFormat::kQ4);
+  const PackedMatrix packed = Pack(m, WeightFormat::kQ4);
+  TestRows unit(1, kCols, 0);
+  std::vector<float> row(kCols);
+  for (size_t i = 0; i < kCols; ++i) {
+    std::fill(unit.Row(0), unit.Row(0) + kCols, 0.0f);
+    unit.Row(0)[i] = 1.0f;
+    unit.Prepare(*ScalarKernels());
+    const auto y = Multiply(*ScalarKernels(), packed, unit, 0, 1, false);
+    for (size_t r = 0; r < kRows; ++r) {
+      DequantizeRow(m.view, r, row.data());
+      ASSERT_EQ(y[r], row[i]) << r << " " << i;
+      const int code = codes[(r * kCols + i) / 2] >> (i % 2 * 4) & 15;
+      ASSERT_EQ(row[i], static_cast<float>(code - 8) * BF16ToFloat(scales[(r * kCols + i) / 32]));
+    }
+  }
+  // Odd groups are read too, as floats.
+  m.view.scale_block_cols = 24;
+  EXPECT_EQ(PackedMatrix::NaturalFormat(m.view), WeightFormat::kF32);
+}
+
 TEST(Kernels, StartUpCheckKeepsTheChosenVariant) {
   const KernelSet* chosen = KernelsFor(ChooseIsa());
   EXPECT_EQ(Kernels().isa, chosen->isa);

@@ -30,11 +30,6 @@ size_t FloatIndex(const StoredMatrix& m, size_t row, size_t col) {
   return row * m.RowStride() + col * m.col_stride;
 }
 
-float BlockScaleAt(const StoredMatrix& m, size_t index) {
-  return m.scale_storage == Storage::kBF16 ? BF16ToFloat(LoadAt<uint16_t>(m.scales, index))
-                                           : LoadAt<float>(m.scales, index);
-}
-
 size_t NumScales(const StoredMatrix& m) {
   switch (m.storage) {
     case Storage::kNVFP4:
@@ -46,12 +41,20 @@ size_t NumScales(const StoredMatrix& m) {
       return m.scales == nullptr
                  ? 0
                  : DivCeil(m.rows, m.scale_block_rows) * DivCeil(m.cols, m.scale_block_cols);
+    case Storage::kInt4:
+      return m.rows * (m.cols / m.scale_block_cols);
     default:
       return 0;
   }
 }
 
 }  // namespace
+
+float BlockScaleAt(const StoredMatrix& m, size_t index) {
+  if (m.scale_storage == Storage::kF32) return LoadAt<float>(m.scales, index);
+  const auto bits = LoadAt<uint16_t>(m.scales, index);
+  return m.scale_storage == Storage::kBF16 ? BF16ToFloat(bits) : F16ToFloat(bits);
+}
 
 std::string_view StorageName(Storage storage) {
   switch (storage) {
@@ -96,6 +99,8 @@ std::string_view StorageName(Storage storage) {
       return "iq4_nl";
     case Storage::kIQ4_XS:
       return "iq4_xs";
+    case Storage::kInt4:
+      return "int4";
   }
   return "?";
 }
@@ -105,7 +110,8 @@ size_t StoredMatrix::TotalBytes() const {
   switch (storage) {
     case Storage::kF8E4M3:
     case Storage::kInt8:
-      return data_bytes + n * (scale_storage == Storage::kBF16 ? 2 : 4);
+    case Storage::kInt4:
+      return data_bytes + n * (scale_storage == Storage::kF32 ? 4 : 2);
     case Storage::kNVFP4:
       return data_bytes + n + sizeof(float);
     case Storage::kMXFP4:
@@ -214,6 +220,15 @@ void DequantizeRow(const StoredMatrix& m, size_t row, float* out) {
       }
       break;
     }
+    case Storage::kInt4: {
+      const std::byte* codes = m.data + row * (m.cols / 2);
+      const size_t per_row = m.cols / m.scale_block_cols;
+      for (size_t i = 0; i < m.cols; ++i) {
+        const float scale = BlockScaleAt(m, row * per_row + i / m.scale_block_cols);
+        out[i] = static_cast<float>(CodeAt(codes, i) - 8) * scale;
+      }
+      break;
+    }
     default: {
       const size_t row_bytes =
           m.RowStride() / GgufBlockInputs(m.storage) * GgufBlockBytes(m.storage);
@@ -267,7 +282,8 @@ Status ValidateScales(const StoredMatrix& m) {
   }
   for (size_t i = 0; i < n; ++i) {
     float scale = 0.0f;
-    if (m.storage == Storage::kF8E4M3 || m.storage == Storage::kInt8) {
+    if (m.storage == Storage::kF8E4M3 || m.storage == Storage::kInt8 ||
+        m.storage == Storage::kInt4) {
       scale = BlockScaleAt(m, i);
     } else {
       const auto bits = LoadAt<uint8_t>(m.scales, i);

@@ -25,6 +25,7 @@ enum class Storage : uint8_t {
            // the tensor
   kMXFP4,  // e2m1 codes, even input in the low nibble; one e8m0 scale per 32 inputs
   kInt8,   // signed codes; one scale per row and group of inputs, as compressed-tensors has it
+  kInt4,   // code - 8, even input in the low nibble; one float scale per scale_block_cols inputs
   // Blocks of GGUF files, scales inside (quant/gguf_blocks.h); `data` only, no `scales`.
   kQ4_0,
   kQ4_1,
@@ -58,10 +59,10 @@ struct StoredMatrix {
   size_t row_stride = 0;
   size_t col_stride = 1;
   /// kF8E4M3, kInt8: scales [ceil(rows/scale_block_rows), ceil(cols/scale_block_cols)]; kNVFP4:
-  /// e4m3 [rows, cols/16]; kMXFP4: e8m0 [rows, cols/32]. Null for the float storages and for an
-  /// unscaled F8.
+  /// e4m3 [rows, cols/16]; kMXFP4: e8m0 [rows, cols/32]; kInt4: floats [rows,
+  /// cols/scale_block_cols]. Null for the float storages and for an unscaled F8.
   const std::byte* scales = nullptr;
-  Storage scale_storage = Storage::kF32;  // kF8E4M3, kInt8: kF32 or kBF16
+  Storage scale_storage = Storage::kF32;  // kF8E4M3, kInt8, kInt4: kF32, kBF16 or kF16
   size_t scale_block_rows = 0;  // kF8E4M3, kInt8 (there 1, or `rows` for one scale in all)
   size_t scale_block_cols = 0;
   /// Multiplies every weight. NVFP4: weight_scale_2 (ModelOpt), 1/weight_global_scale
@@ -81,6 +82,9 @@ void DequantizeRow(const StoredMatrix& matrix, size_t row, float* out);
 /// Refuses NaN or negative block scales (NVFP4), NaN scales (others), sizes the storage cannot
 /// have.
 Status ValidateScales(const StoredMatrix& matrix);
+
+/// Scale `index` of a storage whose scales are floats (kF8E4M3, kInt8, kInt4).
+float BlockScaleAt(const StoredMatrix& matrix, size_t index);
 
 /// Scalar conversions, exact.
 float F8E4M3ToFloat(uint8_t bits);

@@ -68,6 +68,7 @@ struct TensorBinder::Siblings {
   const TensorInfo* scale_inv = nullptr;
   const TensorInfo* scale_2 = nullptr;
   const TensorInfo* global_scale = nullptr;
+  const TensorInfo* shape = nullptr;  // of int4: what the config says already
   const TensorInfo* pre_quant_scale = nullptr;
   const TensorInfo* zero_point = nullptr;
   const TensorInfo* input_scale =
@@ -85,6 +86,7 @@ TensorBinder::Siblings TensorBinder::FindSiblings(std::string_view module) const
       {"weight_scale_inv", &Siblings::scale_inv},
       {"weight_scale_2", &Siblings::scale_2},
       {"weight_global_scale", &Siblings::global_scale},
+      {"weight_shape", &Siblings::shape},
       {"pre_quant_scale", &Siblings::pre_quant_scale},
       {"weight_zero_point", &Siblings::zero_point},
       {"input_scale", &Siblings::input_scale},
@@ -118,10 +120,7 @@ TensorBinder::Resolved TensorBinder::ResolveFp4(const Siblings& s, size_t rows, 
                      "{}: AWQ weights (pre_quant_scale) are not supported; wanted plain NVFP4",
                      Printable(s.module));
   }
-  if (codes.dtype == Dtype::kI32) {
-    return MakeError(ErrorCode::kUnsupported,
-                     "{}: int4 weights (weight_packed I32) are not supported", Printable(s.module));
-  }
+  if (codes.dtype == Dtype::kI32) return ResolveInt4(s, rows, cols);
   if (cols % block != 0) {
     return MakeError(ErrorCode::kUnsupported, "{}: {} needs a multiple of {} inputs, got {}",
                      Printable(s.module), StorageName(m.storage), block, cols);
@@ -161,6 +160,41 @@ TensorBinder::Resolved TensorBinder::ResolveFp4(const Siblings& s, size_t rows, 
   m.data = codes.data;
   m.data_bytes = codes.bytes;
   m.scales = s.scale->data;
+  return m;
+}
+
+/// compressed-tensors "pack-quantized", symmetric: eight codes per word, the first input lowest.
+TensorBinder::Resolved TensorBinder::ResolveInt4(const Siblings& s, size_t rows,
+                                                 size_t cols) const {
+  if (cols % 8 != 0 || !HasShape(*s.packed, {rows, cols / 8})) {
+    return Mismatch(*s.packed,
+                    fmt::format("I32 [{}, {}] (int4 [{}, {}])", rows, cols / 8, rows, cols));
+  }
+  if (s.zero_point != nullptr) {
+    return MakeError(ErrorCode::kUnsupported,
+                     "{}: int4 weights with zero points are not supported; wanted symmetric ones",
+                     Printable(s.module));
+  }
+  if (s.scale == nullptr) {
+    return MakeError(ErrorCode::kCorrupt, "{}.weight_scale: missing, but the weight is packed I32",
+                     Printable(s.module));
+  }
+  const bool grouped = IsFloat(s.scale->dtype) && s.scale->ndim == 2 && s.scale->shape[0] == rows &&
+                       s.scale->shape[1] > 0 && cols % s.scale->shape[1] == 0;
+  if (!grouped) {
+    return Mismatch(*s.scale, fmt::format("one float per row and group of inputs, e.g. [{}, {}]",
+                                          rows, DivCeil(cols, 32)));
+  }
+  StoredMatrix m;
+  m.name = s.module;
+  m.storage = Storage::kInt4;
+  m.rows = rows;
+  m.cols = cols;
+  m.data = s.packed->data;
+  m.data_bytes = s.packed->bytes;
+  m.scales = s.scale->data;
+  m.scale_storage = FloatStorage(s.scale->dtype);
+  m.scale_block_cols = cols / s.scale->shape[1];
   return m;
 }
 
@@ -274,8 +308,8 @@ std::optional<StoredMatrix> TensorBinder::Bind(std::string_view module, size_t r
   const TensorInfo* weight = s.packed != nullptr ? s.packed : s.weight;
   const bool first = !used_[static_cast<size_t>(weight - checkpoint_.tensors().data())];
   for (const TensorInfo* t :
-       {s.weight, s.packed, s.scale, s.scale_inv, s.scale_2, s.global_scale, s.pre_quant_scale,
-        s.zero_point, s.input_scale, s.input_global_scale}) {
+       {s.weight, s.packed, s.scale, s.scale_inv, s.scale_2, s.global_scale, s.shape,
+        s.pre_quant_scale, s.zero_point, s.input_scale, s.input_global_scale}) {
     Use(t);
   }
   if (!resolved) {

@@ -50,10 +50,10 @@ class TensorBinder {
   TensorBinder(const Checkpoint& checkpoint, QuantConfig config)
       : checkpoint_(checkpoint), config_(std::move(config)), used_(checkpoint.tensors().size()) {}
 
-  /// `module` without ".weight": resolves NVFP4 (ModelOpt, compressed-tensors), MXFP4, FP8 (block,
-  /// row, scalar), floats, in that order, from the tensors that are there. On a problem records it
-  /// and returns an empty matrix (rows == 0). Block scales are not read here (they are a ninth of
-  /// the file): PackedMatrix::Pack refuses NaN ones.
+  /// `module` without ".weight": resolves NVFP4 (ModelOpt, compressed-tensors), MXFP4, INT4, FP8
+  /// (block, row, scalar), floats, in that order, from the tensors that are there. On a problem
+  /// records it and returns an empty matrix (rows == 0). Block scales are not read here (they are a
+  /// ninth of the file): PackedMatrix::Pack refuses NaN ones.
   StoredMatrix Linear(std::string_view module, size_t rows, size_t cols);
   /// Like Linear, but absent is fine: rows == 0 and no error.
   StoredMatrix OptionalLinear(std::string_view module, size_t rows, size_t cols);
@@ -87,6 +87,7 @@ class TensorBinder {
   std::optional<StoredMatrix> Bind(std::string_view module, size_t rows, size_t cols);
   Resolved Resolve(const Siblings& s, size_t rows, size_t cols) const;
   Resolved ResolveFp4(const Siblings& s, size_t rows, size_t cols) const;
+  Resolved ResolveInt4(const Siblings& s, size_t rows, size_t cols) const;
   Resolved ResolveFp8(const Siblings& s, size_t rows, size_t cols) const;
   StoredMatrix Mxfp4Slice(const TensorInfo& blocks, const ExpertSlice& slice);
   Resolved ResolveInt8(const Siblings& s, size_t rows, size_t cols) const;

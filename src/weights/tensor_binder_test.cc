@@ -75,6 +75,26 @@ TEST(TensorBinder, NvFp4OfModelOpt) {
   EXPECT_TRUE(report.unused.empty());
 }
 
+TEST(TensorBinder, SlicesOfFusedExperts) {
+  // Two experts of two rows and three columns: as they are, transposed, and every other row.
+  const auto numbers = Bytes<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  Loaded l({{"plain", "F32", {2, 2, 3}, numbers}, {"turned", "F32", {2, 3, 2}, numbers}});
+  const auto plain = l.binder->Slice(
+      "plain",
+      {.expert = 1, .num_experts = 2, .fused_rows = 2, .row_begin = 1, .rows = 1, .cols = 3});
+  const auto turned = l.binder->Slice("turned", {.expert = 1,
+                                                 .num_experts = 2,
+                                                 .fused_rows = 2,
+                                                 .row_begin = 1,
+                                                 .rows = 1,
+                                                 .cols = 3,
+                                                 .row_step = 2,
+                                                 .transposed = true});
+  EXPECT_EQ(l.Error(), "no error");
+  EXPECT_THAT(Row(plain, 0), ElementsAre(9, 10, 11));
+  EXPECT_THAT(Row(turned, 0), ElementsAre(7, 9, 11));
+}
+
 TEST(TensorBinder, NvFp4OfCompressedTensorsDividesByItsGlobalScale) {
   Loaded l({{"m.weight_packed", "U8", {2, 8}, Repeat("\x32", 16)},
             {"m.weight_scale", "F8_E4M3", {2, 1}, "\x38\x40"},
@@ -224,10 +244,22 @@ INSTANTIATE_TEST_SUITE_P(
         BadModule{"odd inputs", NvFp4("m"), "nvfp4 needs a multiple of 16 inputs, got 24", 24},
         BadModule{"awq", With({"m.pre_quant_scale", "BF16", {16}, Repeat("x", 32)}),
                   "AWQ weights (pre_quant_scale)"},
-        BadModule{"int4",
-                  {{"m.weight_packed", "I32", {2, 2}, Repeat("x", 16)},
+        BadModule{"int4 shape",
+                  {{"m.weight_packed", "I32", {2, 3}, Repeat("x", 24)},
                    {"m.weight_scale", "BF16", {2, 1}, "abcd"}},
-                  "int4 weights"},
+                  "m.weight_packed: wanted I32 [2, 2] (int4 [2, 16]), got I32 [2, 3]"},
+        BadModule{"int4 scales",
+                  {{"m.weight_packed", "I32", {2, 2}, Repeat("x", 16)},
+                   {"m.weight_scale", "BF16", {2, 3}, Repeat("ab", 6)}},
+                  "m.weight_scale: wanted one float per row and group of inputs"},
+        BadModule{"int4 no scales",
+                  {{"m.weight_packed", "I32", {2, 2}, Repeat("x", 16)}},
+                  "m.weight_scale: missing, but the weight is packed I32"},
+        BadModule{"int4 zero points",
+                  {{"m.weight_packed", "I32", {2, 2}, Repeat("x", 16)},
+                   {"m.weight_scale", "BF16", {2, 1}, "abcd"},
+                   {"m.weight_zero_point", "I32", {2, 1}, Repeat("x", 8)}},
+                  "int4 weights with zero points"},
         BadModule{"ct zero global",
                   {{"m.weight_packed", "U8", {2, 8}, Repeat("x", 16)},
                    {"m.weight_scale", "F8_E4M3", {2, 1}, "ab"},
@@ -241,6 +273,25 @@ INSTANTIATE_TEST_SUITE_P(
                   {{"m.weight", "F8_E4M3", {2, 16}, Repeat("x", 32)},
                    {"m.weight_scale", "F16", {1}, "ab"}},
                   "wanted F32 or BF16 scales"}));
+
+TEST(TensorBinder, Int4OfCompressedTensors) {
+  // Word 0x76543210: inputs 0 … 7 are codes 0 … 7, that is -8 … -1.
+  Loaded l({{"m.weight_packed",
+             "I32",
+             {2, 4},
+             Bytes<uint32_t>({0x76543210, 0xFEDCBA98, 0, 0, 0x88888888, 0, 0, 0xF0000000})},
+            {"m.weight_scale", "BF16", {2, 1}, Bytes<uint16_t>({0x3F00, 0x4000})},
+            {"m.weight_shape", "I64", {2}, Bytes<int64_t>({2, 32})}});
+  const auto m = l.binder->Linear("m", 2, 32);
+  ASSERT_EQ(l.Error(), "no error");
+  ASSERT_EQ(m.storage, Storage::kInt4);
+  const auto first = Row(m, 0), second = Row(m, 1);
+  for (size_t i = 0; i < 16; ++i) EXPECT_EQ(first[i], 0.5f * (static_cast<float>(i) - 8.0f));
+  EXPECT_EQ(second[0], 0.0f);
+  EXPECT_EQ(second[31], 14.0f);
+  EXPECT_EQ(l.binder->report().tensor_bytes.at("int4"), 32u + 4);
+  EXPECT_TRUE(l.binder->report().unused.empty());
+}
 
 TEST(TensorBinder, NaNBlockScalesAreRefusedWhenPacked) {
   auto tensors = NvFp4("m");
