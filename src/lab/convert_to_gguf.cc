@@ -254,6 +254,8 @@ Status WriteTokenizer(const std::string& dir, const ModelConfig& config, GgufWri
   std::error_code ec;
   if (!std::filesystem::exists(path, ec)) {
     writer.SetString("tokenizer.ggml.model", "none");
+    if (!config.eos_ids.empty())
+      writer.SetU32("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(config.eos_ids.front()));
     return {};
   }
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxTokenizerBytes));

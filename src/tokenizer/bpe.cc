@@ -76,8 +76,11 @@ uint32_t Bpe::Rank(int32_t left, int32_t right) const {
 Status Bpe::FirstSymbols(std::string_view piece, std::vector<int32_t>& symbols) const {
   symbols.reserve(piece.size());
   if (spec_.byte_level) {
-    for (const char c : piece)
-      symbols.push_back(byte_ids_[static_cast<uint8_t>(c)]);  // all there: checked at load
+    for (const char c : piece) {
+      const int32_t id = byte_ids_[static_cast<uint8_t>(c)];
+      // A byte the vocabulary never met is left out, as the tokenizers library does.
+      if (id >= 0 || spec_.bpe.unk_id >= 0) symbols.push_back(id >= 0 ? id : spec_.bpe.unk_id);
+    }
     return {};
   }
   bool last_unknown = false;

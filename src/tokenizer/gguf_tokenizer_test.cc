@@ -79,6 +79,15 @@ TEST(GgufTokenizer, ByteLevelWithControlTokens) {
   EXPECT_EQ(*chat->Render(R"({"messages":[{"role":"user","content":"hi"}]})"), "<|im_start|>hi");
 }
 
+TEST(GgufTokenizer, BytesWithoutATokenAreLeftOut) {
+  TokenizerFile f;
+  FillByteLevel(f, "smollm");
+  for (const size_t byte : {0x04u, 0x1Du, 0xF1u, 0xFFu}) f.types[byte] = 5;
+  const auto t = Tokenizer::Load(f.Write());
+  ASSERT_TRUE(t) << t.error().message;
+  EXPECT_EQ(*t->Encode("he\x04y\x1D"), *t->Encode("hey"));
+}
+
 TEST(GgufTokenizer, BosIsAddedWhenTheFileOrItsPreTokenizerSaysSo) {
   for (const int said : {-1, 0, 1}) {
     for (const std::string pre : {"gpt-2", "llama-bpe"}) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <optional>
 #include <set>
 #include <utility>
@@ -95,23 +97,38 @@ ordered_json Rope(Source& s) {
   return rope;
 }
 
-/// Llama 3 writes its scaling as one divisor per frequency. Only a factor is free in what is in
-/// use.
+/// Llama 3 writes its scaling as one divisor per frequency: 1 for the fast ones, the factor for the
+/// slow ones, in between a blend that tells the original context.
 void ReadRopeFreqs(Source& s, ordered_json& rope) {
   const GgufTensor* t = s.model.FindTensor("rope_freqs.weight");
   if (t == nullptr || t->type->storage != Storage::kF32) return;
-  float largest = 1.0f;
-  for (uint64_t i = 0; i < t->dims[0]; ++i) {
+  constexpr double kLow = 1.0, kHigh = 4.0;  // of every model in use
+  std::vector<double> divisors(t->bytes / sizeof(float));
+  for (size_t i = 0; i < divisors.size(); ++i) {
     float divisor;
     std::memcpy(&divisor, t->data + i * sizeof(float), sizeof(float));
-    largest = std::max(largest, divisor);
+    divisors[i] = divisor;
   }
-  if (largest == 1.0f) return;
+  const double factor = *std::max_element(divisors.begin(), divisors.end());
+  if (!(factor > 1.0)) return;
+  const double theta = s.Number("rope.freq_base").value_or(10000.0);
+  double fast = 0.0, original = 0.0;  // the longest wave that is not slowed
+  for (size_t i = 0; i < divisors.size(); ++i) {
+    const double wave =
+        2.0 * std::numbers::pi *
+        std::pow(theta, static_cast<double>(i) / static_cast<double>(divisors.size()));
+    if (divisors[i] == 1.0) fast = std::max(fast, wave);
+    if (divisors[i] == 1.0 || divisors[i] == factor || original != 0.0) continue;
+    const double blend = (1.0 / divisors[i] - 1.0 / factor) / (1.0 - 1.0 / factor);
+    original = wave * (blend * (kHigh - kLow) + kLow);
+  }
+  if (original == 0.0) original = fast * kHigh + 1.0;  // nothing in between
   rope["rope_type"] = "llama3";
-  rope["factor"] = largest;
-  rope["low_freq_factor"] = 1.0;
-  rope["high_freq_factor"] = 4.0;
-  rope["original_max_position_embeddings"] = 8192;
+  rope["factor"] = factor;
+  rope["low_freq_factor"] = kLow;
+  rope["high_freq_factor"] = kHigh;
+  rope["original_max_position_embeddings"] =
+      static_cast<uint64_t>(std::clamp(std::round(original), 1.0, 1e8));
 }
 
 void FillGqa(Source& s, ordered_json& c) {
@@ -228,6 +245,10 @@ void FillGlm4Moe(Source& s, ordered_json& c) {
 void FillQwenMoe(Source& s, ordered_json& c, bool norm) {
   FillGqa(s, c);
   FillExperts(s, c, "num_experts");
+  const uint64_t dense = s.Uint("leading_dense_block_count").value_or(0);
+  ordered_json layers = ordered_json::array();
+  for (uint64_t i = 0; i < std::min<uint64_t>(dense, 4096); ++i) layers.push_back(i);
+  c["mlp_only_layers"] = std::move(layers);
   c["norm_topk_prob"] = s.fields.Flag(s.Key("expert_weights_norm")).value_or(norm);
 }
 void FillQwen3Moe(Source& s, ordered_json& c) { FillQwenMoe(s, c, true); }
