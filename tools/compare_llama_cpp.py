@@ -47,7 +47,7 @@ def find_library():
 class LlamaCpp:
     """One model and one context, emptied between windows."""
 
-    def __init__(self, library, model, window):
+    def __init__(self, library, model, window, threads=1):
         self.lib = lib = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
         for name in ("llama_model_default_params", "llama_context_default_params"):
             getattr(lib, name).restype = Params
@@ -72,6 +72,8 @@ class LlamaCpp:
         for i in range(3):  # n_ctx, n_batch, n_ubatch
             params.bytes[i] = window
         self.context = lib.llama_init_from_model(self.model, params)
+        lib.llama_set_n_threads.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32]
+        lib.llama_set_n_threads(self.context, threads, threads)
         self.vocab = lib.llama_model_get_vocab(self.model)
         self.vocab_size = lib.llama_vocab_n_tokens(self.vocab)
 
@@ -123,12 +125,13 @@ def main():
     parser.add_argument("--library", help="shared library with llama.cpp's C interface")
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--window", type=int, default=250)
+    parser.add_argument("--threads", type=int, default=1, help="of llama.cpp; Carpool's go after --")
     parser.add_argument("--max-kl", type=float, default=3e-3)
     parser.add_argument("--min-agreement", type=float, default=0.98)
     parser.add_argument("flags", nargs="*", help="more flags for carpool, after --")
     args = parser.parse_args()
 
-    llama = LlamaCpp(args.library or find_library(), args.model, args.window)
+    llama = LlamaCpp(args.library or find_library(), args.model, args.window, args.threads)
     with open(args.text, encoding="utf-8") as f:
         ids = llama.tokenize(f.read()[:args.tokens * 16], False)[:args.tokens]
     windows = [ids[i:i + args.window] for i in range(0, len(ids), args.window)]
