@@ -28,10 +28,10 @@ target_compile_definitions(carpool_options INTERFACE
   CARPOOL_VERSION="${PROJECT_VERSION}")
 target_link_libraries(carpool_options INTERFACE Threads::Threads)
 
-# Most of what is compiled holds no hot loop and gets -O1: every test, and what a library marks as LIGHT
+# Most of what is compiled holds no hot loop and gets -O1 (-O0 outside Release): every test, and what a library marks LIGHT
 # (all of it, or the sources named).
 # GCC's -Wmaybe-uninitialized needs more inlining than that to tell truth from false alarm.
-set(CARPOOL_LIGHT $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+set(CARPOOL_LIGHT $<IF:$<CONFIG:Release>,-O1,-O0> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 
 # Headers that most light files include and that take longer to parse than those files. One precompiled set, made
 # for the first light library and shared with the others; one with CLI11 for the command line; one for the tests.

@@ -76,6 +76,9 @@ class Bundled(unittest.TestCase):
         for one in ("glm_moe_dsa", "glm4_moe", "deepseek_v3", "qwen3_moe", "mixtral", "gpt_oss", "llama"):
             self.assertIn(one, types)
         self.assertIn("Mixtral-8x7B", run("info", "--supported").stdout)
+        readme = (pathlib.Path(__file__).resolve().parent.parent / "README.md").read_text()
+        for a in json.loads(result.stdout)["supported"]:
+            self.assertIn(f"| `{a['model_type']}` | {a['models']} |\n", readme)
 
     def test_help(self):
         result = run("info", "--help")
