@@ -255,6 +255,14 @@ Status RunSpawned(const Flags& flags) {
 }
 
 Status Run(Flags flags) {
+  if (!flags.report.empty()) {  // before minutes of measuring, not after
+    std::error_code ec;
+    std::filesystem::create_directories(flags.report, ec);
+    if (ec) {
+      return MakeError(ErrorCode::kInvalidArgument, "--report: {}: cannot create the folder: {}",
+                       flags.report, ec.message());
+    }
+  }
   flags.ab.seed = flags.ab.pace.seed = flags.lab.engine.common.seed;
   flags.ab.quality.batch = flags.ab.pace.batch;
   if (!flags.servers.empty()) return RunServers(flags);
@@ -300,7 +308,7 @@ void AddAb(CLI::App& root) {
                    "--spawn: seconds a server may take to load")
       ->type_name("S")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(FiniteRange(1e-6, 1e15));
   flags->ab.quality.windows = 2;
   PaceOptions& pace = flags->ab.pace;
   command->add_option("--batch", pace.batch, "Sequences that decode together")
@@ -330,7 +338,7 @@ void AddAb(CLI::App& root) {
                    "Smallest change of step time that can win")
       ->type_name("SHARE")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(FiniteRange(0.0, 1.0));
 }
 
 }  // namespace carpool::cli

@@ -166,7 +166,7 @@ void AddBenchMoe(CLI::App& bench) {
       ->check(CLI::Range(size_t{256}, size_t{1} << 20));
   command->add_option("--seconds", flags->seconds, "Timed seconds per batch size")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(FiniteRange(0.0, 3600.0));
 }
 
 }  // namespace carpool::cli

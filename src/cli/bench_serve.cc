@@ -150,7 +150,7 @@ void AddBenchServe(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--request-rate", o.request_rate, "Requests per second, Poisson; 0 = at once")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(FiniteRange(0.0, 1e6));
   command->add_option("--random-input-len", o.input_tokens, "Tokens of a random prompt")
       ->capture_default_str()
       ->check(CLI::Range(size_t{1}, size_t{1} << 20));

@@ -9,6 +9,7 @@
 #include "cli/sampling_flags.h"
 #include "engine/complete.h"
 #include "tokenizer/chat_template.h"
+#include "tokenizer/utf8.h"
 
 namespace carpool::cli {
 namespace {
@@ -105,6 +106,13 @@ Status Run(const Flags& flags) {
       if (set) engine->SetChooser(nullptr);
       fmt::print(stderr, "{}\n",
                  set ? "routing " + PolicyText(engine->router().policy()) : set.error().message);
+      continue;
+    }
+    if (const auto bad = InvalidUtf8At(line)) {
+      const Error error =
+          MakeError(ErrorCode::kInvalidArgument, "the message is not valid UTF-8 at byte {}", *bad);
+      if (!terminal) return error;
+      fmt::print(stderr, "{}\n", error.message);
       continue;
     }
     messages.push_back({{"role", "user"}, {"content", line}});

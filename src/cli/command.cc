@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 namespace carpool::cli {
@@ -107,7 +108,37 @@ int ExitCode(const Error& error) {
   return 1;
 }
 
+CLI::Validator FiniteRange(double low, double high) {
+  return CLI::Validator(
+      [low, high](const std::string& text) {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        if (*end == '\0' && value >= low && value <= high) return std::string();
+        return fmt::format("wanted a number in [{}, {}], got '{}'", low, high, text);
+      },
+      fmt::format("FLOAT in [{} - {}]", low, high));
+}
+
+namespace {
+
+/// An empty value is mostly an unset shell variable, and would silently mean "default".
+std::optional<std::string> EmptyValue(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string before = argv[i - 1];
+    const bool text = before == "--prompt" || before == "--system";
+    if (*argv[i] == '\0' && !text)
+      return before.starts_with("--") ? before : fmt::format("argument {}", i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 int Main(int argc, char** argv) {
+  if (const auto empty = EmptyValue(argc, argv)) {
+    fmt::print(stderr, "carpool: {}: wanted a value, got an empty one\n", *empty);
+    return 2;
+  }
   CLI::App app(
       "Carpool: a Mixture-of-Experts inference engine in which the tokens of a batch share rides",
       "carpool");

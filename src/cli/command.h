@@ -29,6 +29,9 @@ void AddJson(CLI::App& command, CommonFlags& flags);
 /// the install prefix.
 Result<std::string> ResolveModel(const std::string& model);
 
+/// A finite number in [low, high]; CLI::Range lets NaN pass.
+CLI::Validator FiniteRange(double low, double high);
+
 /// Registers one sub-command: `run` is called after parsing and its error ends the program with the
 /// right exit code.
 CLI::App* AddCommand(CLI::App& root, const std::string& name, const std::string& description,

@@ -1,4 +1,5 @@
 // carpool convert: between Hugging Face folders and GGUF files.
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -47,6 +48,11 @@ Status Run(const Flags& flags) {
                      "{}: wanted a name that ends in .gguf, for a checkpoint directory becomes a "
                      "GGUF file",
                      flags.target);
+  }
+  std::error_code ec;
+  if (std::filesystem::exists(flags.target, ec) && !std::filesystem::is_empty(flags.target, ec)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{}: exists already; wanted a new file or an empty directory", flags.target);
   }
   if (from_gguf && options.type == Storage::kQ8_0) {
     return MakeError(ErrorCode::kUnsupported,

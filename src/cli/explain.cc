@@ -89,7 +89,8 @@ void AddExplain(CLI::App& root) {
       ->type_name("NAME");
   command->add_option("--tokens", flags->given.tokens, "Rows of the step")
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
   command
       ->add_option("--dtype", flags->given.dtype,
                    "Number format of the router logits: bf16, fp16 or fp32")

@@ -14,6 +14,8 @@
 namespace carpool::cli {
 namespace {
 
+constexpr size_t kMaxPromptBytes = size_t{16} << 20;  // millions of tokens
+
 struct Flags {
   EngineFlags engine;
   SamplingFlags sampling;
@@ -29,7 +31,7 @@ struct Flags {
 Result<std::vector<std::string>> Prompts(const Flags& flags) {
   std::vector<std::string> prompts = flags.prompts;
   if (!flags.prompt_file.empty()) {
-    ASSIGN_OR_RETURN(std::string text, ReadTextFile(flags.prompt_file));
+    ASSIGN_OR_RETURN(std::string text, ReadTextFile(flags.prompt_file, kMaxPromptBytes));
     while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
     prompts.push_back(std::move(text));
   }

@@ -57,9 +57,9 @@ Result<std::vector<double>> ParseNumbers(const std::string& flag, const std::str
     const std::string part = text.substr(start, comma - start);
     char* end = nullptr;
     numbers.push_back(std::strtod(part.c_str(), &end));
-    if (part.empty() || *end != '\0') {
+    if (part.empty() || *end != '\0' || !std::isfinite(numbers.back()) || numbers.back() <= 0.0) {
       return MakeError(ErrorCode::kInvalidArgument,
-                       "{}: wanted numbers separated by commas, got '{}'", flag, text);
+                       "{}: wanted numbers above 0 separated by commas, got '{}'", flag, text);
     }
     start = comma + 1;
   }
@@ -270,7 +270,7 @@ void AddPlan(CLI::App& root) {
       ->type_name("NAME")
       ->capture_default_str();
   const auto number = [&](const char* name, double& value, const char* help) {
-    command->add_option(name, value, help)->type_name("X")->check(CLI::NonNegativeNumber);
+    command->add_option(name, value, help)->type_name("X")->check(FiniteRange(0.0, 1e15));
   };
   number("--bandwidth", flags->bandwidth, "Own hardware: sustained reads, GB/s");
   number("--tops", flags->tops, "Own hardware: 10^12 operations/s that small matmuls reach");
@@ -289,7 +289,8 @@ void AddPlan(CLI::App& root) {
       ->capture_default_str();
   command->add_option("--context", flags->context, "Cached tokens per sequence")
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{0}, size_t{1} << 28));
   command
       ->add_option("--measured-t", flags->measured_t,
                    "Measured T per batch size and policy instead of independent random routing")
@@ -305,7 +306,7 @@ void AddPlan(CLI::App& root) {
                     "qwen3-235b");
   command->add_option("--seconds", flags->seconds, "--verify: seconds per batch size")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(FiniteRange(1e-6, 1e15));
 }
 
 }  // namespace carpool::cli

@@ -183,7 +183,8 @@ void AddServe(CLI::App& root) {
       ->add_option("--max-queue", engine.max_waiting,
                    "Requests that may wait; one more is answered 503")
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{0}, size_t{1} << 20));
   command
       ->add_option("--num-continuous-decode-steps", engine.continuous_decode_steps,
                    "Decode steps between two that also take prompt tokens")

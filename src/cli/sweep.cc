@@ -196,15 +196,15 @@ void AddSweep(CLI::App& root) {
                     "k0 per layer made from that");
   command->add_option("--max-kl", flags->budget.max_kl, "Budget: mean KL to vanilla, nats")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(FiniteRange(0.0, 1e15));
   command
       ->add_option("--max-kl-p99", flags->budget.max_kl_p99,
                    "Budget: KL at the 99th percentile of positions")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(FiniteRange(0.0, 1e15));
   command->add_option("--max-ce", flags->max_ce, "Budget: cross-entropy change, nats; 0 = none")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(FiniteRange(0.0, 1e15));
   command->add_option("--context", o.context, "Tokens of a scored window")
       ->type_name("N")
       ->capture_default_str()

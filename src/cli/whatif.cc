@@ -13,15 +13,28 @@ namespace {
 
 struct Flags {
   std::string trace, shape, format = "nvfp4", hardware;
-  std::string policies = "vanilla,oea:k0=5,oea:k0=3,topk:k=5,topk:k=3";
+  std::string policies;  // empty: DefaultPolicies
   size_t batch = 16, experts = 0;
   bool json = false;
 };
 
+/// Exact, then two steps of sharing and of pruning that a gate of `top_k` experts has room for.
+std::string DefaultPolicies(size_t top_k) {
+  std::string list = "vanilla";
+  for (const char* form : {"oea:k0={}", "topk:k={}"}) {
+    for (const size_t k : {top_k * 5 / 8, top_k * 3 / 8}) {
+      if (k >= 1) list += "," + fmt::format(fmt::runtime(form), k);
+    }
+  }
+  return list;
+}
+
 Status Run(const Flags& flags) {
   WhatIfOptions o;
   o.num_experts = flags.experts;
-  ASSIGN_OR_RETURN(o.policies, ParsePolicies(flags.policies));
+  if (!flags.policies.empty()) {
+    ASSIGN_OR_RETURN(o.policies, ParsePolicies(flags.policies));
+  }
   if (!flags.shape.empty()) {
     ASSIGN_OR_RETURN(const MoeShape shape, FindMoeShape(flags.shape));
     ASSIGN_OR_RETURN(const WeightFormat format, ParseWeightFormat(flags.format));
@@ -34,6 +47,9 @@ Status Run(const Flags& flags) {
     o.bandwidth_gbs = hardware.bandwidth_gbs * static_cast<double>(hardware.devices);
   }
   ASSIGN_OR_RETURN(const RoutingTrace trace, ReadRoutingTrace(flags.trace, flags.batch));
+  if (flags.policies.empty()) {
+    ASSIGN_OR_RETURN(o.policies, ParsePolicies(DefaultPolicies(trace.top_k)));
+  }
   ASSIGN_OR_RETURN(const WhatIfReport report, WhatIf(trace, o));
   if (flags.json) {
     nlohmann::ordered_json json;
@@ -91,9 +107,12 @@ void AddWhatif(CLI::App& root) {
                    "(JSON), an "
                    ".npy [tokens, layers, k], or CSV layer,token,experts")
       ->required();
-  command->add_option("--routing", flags->policies, "Policies; savings are against the first")
-      ->type_name("LIST")
-      ->capture_default_str();
+  command
+      ->add_option(
+          "--routing", flags->policies,
+          "Policies; savings are against the first; default: vanilla, then oea and topk at 5/8 and "
+          "3/8 of the trace's k")
+      ->type_name("LIST");
   command->add_option("--batch", flags->batch, "Tokens per step where the trace does not say")
       ->type_name("B")
       ->capture_default_str()

@@ -13,6 +13,7 @@ namespace carpool {
 namespace {
 
 constexpr int64_t kMaxId = 1 << 20;
+constexpr uint64_t kMaxLayer = 100'000;
 
 bool ParseUint(std::string_view text, uint64_t& value) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -78,7 +79,7 @@ Result<TraceSteps> ReadCsv(std::string_view text, const std::string& path, size_
     const auto cells = SplitCsv(line);
     uint64_t layer = 0, token = 0, step = 0, request = 0;
     if (cells.size() != columns.count || !ParseUint(cells[columns.layer], layer) ||
-        !ParseUint(cells[columns.token], token) || layer > 100'000 ||
+        !ParseUint(cells[columns.token], token) || layer > kMaxLayer ||
         (columns.step != SIZE_MAX && !ParseUint(cells[columns.step], step)) ||
         (columns.request != SIZE_MAX && !ParseUint(cells[columns.request], request))) {
       return BadTrace("{}: wanted layer,token,experts, got '{}'", where, line.substr(0, 80));
@@ -126,8 +127,9 @@ Result<TraceSteps> ReadOwn(std::string_view text, const std::string& path) {
         if (row.scores.size() < row.ids.size()) row.scores.push_back(best.at("a").get<float>());
       if (row.scores.size() != row.ids.size()) row.scores.clear();
       RETURN_IF_ERROR(CheckTracedRow(row, where));
-      steps[{json.at("step").get<uint64_t>(), json.at("layer").get<size_t>()}].push_back(
-          std::move(row));
+      const auto layer = json.at("layer").get<uint64_t>();
+      if (layer > kMaxLayer) return BadTrace("{}: layer {} is above {}", where, layer, kMaxLayer);
+      steps[{json.at("step").get<uint64_t>(), layer}].push_back(std::move(row));
     } catch (const std::exception& e) {
       return BadTrace("{}: not a record of a routing trace ({})", where, e.what());
     }
@@ -227,8 +229,12 @@ Result<NpyArray> ReadNpyArray(std::string_view text, const std::string& path) {
                     info.substr(0, 100));
   }
   const uint64_t tokens = shape[0], layers = shape[1], k = shape[2];
-  if (k == 0 || k > 1024 || layers == 0 || layers > 100'000 || tokens > (uint64_t{1} << 40) ||
-      text.size() - begin - header != tokens * layers * k * size) {
+  if (k == 0 || k > 1024 || layers == 0 || layers > kMaxLayer || tokens > text.size()) {
+    return BadTrace(
+        "{}: wanted [tokens, layers <= {}, k <= 1024] within the file, got [{}, {}, {}]", path,
+        kMaxLayer, tokens, layers, k);
+  }
+  if (text.size() - begin - header != tokens * layers * k * size) {
     return BadTrace("{}: [{}, {}, {}] needs {} bytes of data, the file has {}", path, tokens,
                     layers, k, tokens * layers * k * size, text.size() - begin - header);
   }

@@ -230,9 +230,19 @@ std::string_view SlotWord(const Routed& routed, const RouteInput& input, size_t 
 }  // namespace
 
 Result<RouteInput> ParseRouteInput(std::string_view text, const std::string& where) {
-  const Json json = Json::parse(text, nullptr, false);
+  Json json;
+  try {
+    json = Json::parse(text);
+  } catch (const Json::exception& e) {
+    return Bad("{}: wanted a JSON object {{config, logits, bias, rows}}, got what is not JSON: {}",
+               where, e.what());
+  }
   if (!json.is_object())
     return Bad("{}: wanted a JSON object {{config, logits, bias, rows}}", where);
+  for (const auto& [key, value] : json.items()) {
+    if (key != "config" && key != "logits" && key != "bias" && key != "rows")
+      return Bad("{}: unknown key '{}'; known: config, logits, bias, rows", where, key);
+  }
   auto read = [&]() -> Result<RouteInput> {
     RouteInput input;
     const auto config = json.find("config");

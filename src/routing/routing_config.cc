@@ -177,7 +177,14 @@ Status ReadGroups(const Reader& in, RoutingConfig& c) {
 }  // namespace
 
 Result<RoutingConfig> ParseRoutingConfig(std::string_view text, const std::string& where) {
-  const Json json = Json::parse(text, nullptr, false);
+  Json json;
+  try {
+    json = Json::parse(text);
+  } catch (const Json::exception& e) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{}: wanted a JSON object (a model's config.json), got what is not JSON: {}",
+                     where, e.what());
+  }
   if (!json.is_object()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "{}: wanted a JSON object (a model's config.json)", where);
@@ -236,6 +243,10 @@ Result<RoutingConfig> ParseRoutingConfig(std::string_view text, const std::strin
                    in.Number({"routed_scaling_factor", "moe_router_scaling_factor",
                               "router_scaling_factor", "scale", "rsf"}));
   c.scale = static_cast<float>(scale.value_or(1.0));
+  if (!(c.scale > 0.0f)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{}routed_scaling_factor: wanted a number above 0, got {}", prefix, c.scale);
+  }
   ASSIGN_OR_RETURN(const auto zero, in.Size({"zero_expert_num"}));
   c.zero_experts = zero.value_or(0);
   c.custom_function = family.custom || c.zero_experts > 0;
