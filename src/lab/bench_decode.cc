@@ -78,7 +78,8 @@ Status BenchBatch(const Model& model, ThreadPool& pool, std::span<const int32_t>
     row.gbytes_per_s = static_cast<double>(stats.expert_bytes) /
                        static_cast<double>(std::max<uint64_t>(stats.experts_ns, 1));
     row.moe_us_per_layer = static_cast<double>(stats.router_ns + stats.experts_ns) / 1e3 /
-                           static_cast<double>(stats.steps) / static_cast<double>(stats.moe.size());
+                           static_cast<double>(stats.steps) /
+                           static_cast<double>(std::max<size_t>(stats.moe.size(), 1));
     row.tokens_per_s = static_cast<double>(batch) / row.us_median * 1e6;
     rows.push_back(row);
   }
