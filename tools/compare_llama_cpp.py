@@ -6,9 +6,11 @@
 
 llama.cpp is called through its C interface, in whatever library has it: --library FILE, or one of the two packages.
 Both sides are given the same tokens, in independent windows, and each one's logits go to memory. Reported: the mean and
-the largest KL divergence KL(llama.cpp || Carpool) in nats, and how often the likeliest token is the same. llama.cpp
-quantises activations to 8 bits where Carpool's default does not, so small differences are expected; the limits below
-are what that explains. Exit code 1 when they are exceeded.
+the largest KL divergence KL(llama.cpp || Carpool) in nats, and how often the likeliest token is the same. Exit code 1
+when the limits are exceeded. Where weights are quantised, llama.cpp rounds activations to 8 bits and Carpool's default
+does not. To take that out of the comparison, give llama.cpp the same values as floats:
+
+    carpool convert MODEL.gguf FOLDER --type f32 && carpool convert FOLDER FLOATS.gguf    # then --reference FLOATS.gguf
 """
 import argparse
 import ctypes
@@ -120,6 +122,7 @@ def log_softmax(x):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
+    parser.add_argument("--reference", help="GGUF file for llama.cpp; default: the same")
     parser.add_argument("--text", required=True, help="UTF-8 text to take tokens from")
     parser.add_argument("--carpool", default="build/release/carpool")
     parser.add_argument("--library", help="shared library with llama.cpp's C interface")
@@ -131,7 +134,7 @@ def main():
     parser.add_argument("flags", nargs="*", help="more flags for carpool, after --")
     args = parser.parse_args()
 
-    llama = LlamaCpp(args.library or find_library(), args.model, args.window, args.threads)
+    llama = LlamaCpp(args.library or find_library(), args.reference or args.model, args.window, args.threads)
     with open(args.text, encoding="utf-8") as f:
         ids = llama.tokenize(f.read()[:args.tokens * 16], False)[:args.tokens]
     windows = [ids[i:i + args.window] for i in range(0, len(ids), args.window)]
