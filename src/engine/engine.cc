@@ -221,6 +221,7 @@ void Engine::ChoosePolicy() {
   if (options_.chooser == nullptr) return;
   const auto rows = std::count_if(running_.begin(), running_.end(),
                                   [](const auto& s) { return !s->output.empty(); });
+  if (rows == 0) return;  // prompts only: policies have nothing to act on
   auto policy = options_.chooser->Choose(static_cast<size_t>(rows), decode_stats_);
   if (policy.get() == &router_->policy()) return;
   if (const Status status = SetPolicy(std::move(policy)); !status)

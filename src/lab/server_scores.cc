@@ -42,7 +42,8 @@ bool PromptScorer::Read(const std::string& body, size_t prompts, size_t generate
                         std::vector<std::vector<Token>>& out) {
   out.assign(prompts, {});
   try {
-    for (const json& choice : json::parse(body).at("choices")) {
+    const json document = json::parse(body);
+    for (const json& choice : document.at("choices")) {
       auto tokens = ReadTokens(choice.at("logprobs"), generated);
       out.at(choice.at("index").get<size_t>()) = std::move(tokens);
     }

@@ -151,7 +151,7 @@ class PickleProgram {
     if (id.kind != Kind::kList || id.items.size() < 5 || Value(id.items[0]).text != "storage" ||
         Value(id.items[1]).kind != Kind::kName || Value(id.items[4]).kind != Kind::kInt)
       return Fail("a reference that is no storage");
-    const std::string& type = Value(id.items[1]).text;
+    const std::string type = Value(id.items[1]).text;
     const size_t storage = New(Kind::kStorage);
     Value(storage).type = type.substr(type.rfind(' ') + 1);
     Value(storage).text = Value(id.items[2]).text;
