@@ -50,9 +50,9 @@ Status Run(const Flags& flags) {
                      flags.target);
   }
   std::error_code ec;
-  if (std::filesystem::exists(flags.target, ec) && !std::filesystem::is_empty(flags.target, ec)) {
+  if (!from_gguf && std::filesystem::exists(flags.target, ec)) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "{}: exists already; wanted a new file or an empty directory", flags.target);
+                     "{}: exists already; wanted the name of a new file", flags.target);
   }
   if (from_gguf && options.type == Storage::kQ8_0) {
     return MakeError(ErrorCode::kUnsupported,
