@@ -69,10 +69,10 @@ class AbServers(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(result.stdout)
 
-    def refused(self, args, *words):
+    def refused(self, args, *words, lines=1):
         result = run("ab", *args)
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
-        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertEqual(result.stderr.count("\n"), lines, result.stderr)
         for word in words:
             self.assertIn(word, result.stderr)
 
@@ -97,8 +97,8 @@ class AbServers(unittest.TestCase):
             self.assertEqual(same["cross_entropy_change"]["value"], 0.0)
             self.refused(["--server", url(a.port), url(other.port), *QUICK], "same model", "other")
             self.refused(["--server", url(a.port), url(b.port), "--served-model", "nobody"], "nobody")
-            self.refused(["--server", url(a.port), url(b.port), "--batch", "9999"], "too few prompts", "bytes")
-            self.refused(["--server", url(a.port), url(b.port), "vanilla", "oea:k0=3"], "own policies")
+            self.refused(["--server", url(a.port), url(b.port), "--rounds", "4000"], "too few prompts", "bytes")
+            self.refused(["vanilla", "oea:k0=3", "--server", url(a.port), url(b.port)], "own policies")
 
     def test_servers_of_others(self):
         with FakeServer() as fake, FakeServer("something-else") as stranger:
@@ -124,7 +124,8 @@ class AbServers(unittest.TestCase):
                     self.assertTrue(log.rstrip().endswith("stopped"), log)  # not left behind
             logs = pathlib.Path(folder, "never")
             self.refused(["--spawn", "vanilla", "oea:k0=8", "--logs", logs], "cannot differ")
-            self.refused(["--spawn", "vanilla", "oea:k0=3,kmax=2", "--logs", logs], "server did not start", "kmax")
+            self.refused(["--spawn", "vanilla", "oea:k0=3,kmax=2", "--logs", logs], "server did not start", "kmax",
+                         lines=2)  # the first says where the logs are
             self.refused(["--spawn", "vanilla", "nonsense", "--logs", logs], "nonsense")
 
 
