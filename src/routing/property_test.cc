@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -174,8 +175,12 @@ void CheckWeights(const Case& c, const TestResult& got) {
 }
 
 bool SameRow(const TestResult& a, size_t ra, const TestResult& b, size_t rb) {
-  return a.ids[ra] == b.ids[rb] && std::memcmp(a.weights[ra].data(), b.weights[rb].data(),
-                                               a.weights[ra].size() * sizeof(float)) == 0;
+  const auto same_bits = [](float x, float y) {
+    return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y);
+  };
+  return a.ids[ra] == b.ids[rb] &&
+         std::equal(a.weights[ra].begin(), a.weights[ra].end(), b.weights[rb].begin(),
+                    b.weights[rb].end(), same_bits);
 }
 
 void CheckInvariances(const Case& c, const TestResult& got, std::mt19937_64& rng) {
