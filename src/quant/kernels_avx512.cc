@@ -79,7 +79,7 @@ struct Vec {
   template <int kShift, int j>
   static I SixBits(I nibbles, I high) {
     const I low = kShift == 0 ? nibbles : _mm512_srli_epi16(nibbles, 4);
-    constexpr unsigned kShiftHigh = j < 2 ? 4 - 2 * j : 2 * j - 4;
+    constexpr auto kShiftHigh = static_cast<unsigned>(j < 2 ? 4 - 2 * j : 2 * j - 4);
     const I bits =
         j < 2 ? _mm512_slli_epi16(high, kShiftHigh) : _mm512_srli_epi16(high, kShiftHigh);
     // The low four bits of one, the next two of the other.
