@@ -38,7 +38,6 @@ constexpr DispatchRule kVllmFactory[] = {
     {"5", "", "", "FusedTopKBiasRouter", {kBias}},
     {"6", "", "", "FusedTopKRouter", {}},
 };
-constexpr Predicate kValid{"grouping_valid", F::kGroupsDivide, C::kEq, true};
 constexpr DispatchRule kVllmGrouped[] = {
     {"G1",
      "fused_topk_bias",
