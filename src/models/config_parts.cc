@@ -300,4 +300,13 @@ void ReadSparseStep(ConfigFields& f, ModelConfig& c) {
   }
 }
 
+void ReadLatentSigmoidMoe(ConfigFields& f, ModelConfig& c, bool needs_q_lora) {
+  c.dense_width = f.Size({"intermediate_size"}, 1, kMaxWidth);
+  c.expert_width = f.Size({"moe_intermediate_size"}, 1, kMaxWidth);
+  ReadSharedExperts(f, c);
+  ReadSigmoidGate(f, c);
+  ReadMla(f, c, needs_q_lora);
+  ReadFirstDense(f, c);
+}
+
 }  // namespace carpool

@@ -52,6 +52,9 @@ void ReadSharedExperts(ConfigFields& f, ModelConfig& c);
 
 /// Which layers are sparse: mlp_layer_types, or all but the first first_k_dense_replace.
 void ReadFirstDense(ConfigFields& f, ModelConfig& c);
+/// Latent attention and the MoE of DeepSeek-V3, which the GLM-5 family shares: sigmoid gate, shared
+/// experts, first layers dense.
+void ReadLatentSigmoidMoe(ConfigFields& f, ModelConfig& c, bool needs_q_lora);
 /// All but mlp_only_layers and those that decoder_sparse_step leaves out.
 void ReadSparseStep(ConfigFields& f, ModelConfig& c);
 

@@ -6,12 +6,7 @@
 namespace carpool {
 
 void ReadGlm4MoeLite(ConfigFields& f, ModelConfig& c) {
-  c.dense_width = f.Size({"intermediate_size"}, 1, kMaxWidth);
-  c.expert_width = f.Size({"moe_intermediate_size"}, 1, kMaxWidth);
-  ReadSharedExperts(f, c);
-  ReadSigmoidGate(f, c);
-  ReadMla(f, c, /*needs_q_lora=*/false);
-  ReadFirstDense(f, c);
+  ReadLatentSigmoidMoe(f, c, /*needs_q_lora=*/false);
 }
 
 }  // namespace carpool

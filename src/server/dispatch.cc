@@ -38,6 +38,10 @@ void RespondJson(ServerContext& context, Exchange& exchange, std::string body, i
   exchange.Respond(status, "application/json", std::move(body));
 }
 
+void RespondParsed(ServerContext& context, std::shared_ptr<Exchange> exchange, std::string body) {
+  RespondJson(context, *exchange, std::move(body));
+}
+
 void Refuse(ServerContext& context, Exchange& exchange, const ApiError& error) {
   if (context.metrics != nullptr) context.metrics->OnHttp(error.status);
   RespondError(exchange, error);

@@ -51,6 +51,9 @@ void ParseThen(
   });
 }
 
+/// What endpoints do whose parsing ends in the answer itself, a JSON document.
+void RespondParsed(ServerContext& context, std::shared_ptr<Exchange> exchange, std::string body);
+
 /// What both generating endpoints do with a parsed request.
 void StartGeneration(ServerContext& context, std::shared_ptr<Exchange> exchange,
                      GenerationSpec spec);

@@ -32,10 +32,7 @@ ApiResult<std::string> Parse(const std::string& text, const RequestRules& rules)
 }
 
 void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
-  ParseThen<std::string>(context, std::move(exchange), &Parse,
-                         [](ServerContext& c, std::shared_ptr<Exchange> e, std::string body) {
-                           RespondJson(c, *e, std::move(body));
-                         });
+  ParseThen<std::string>(context, std::move(exchange), &Parse, &RespondParsed);
 }
 
 }  // namespace
