@@ -64,7 +64,8 @@ TEST(ParseCpuList, RefusesWhatIsNoList) {
 
 TEST(SpreadOverNodes, LeavesTheMemoryUsable) {
   PageBuffer buffer(size_t{4} << 20);
-  EXPECT_FALSE(SpreadOverNodes(buffer.data(), buffer.size(), {{0, {}}})) << "one node: nothing to do";
+  EXPECT_FALSE(SpreadOverNodes(buffer.data(), buffer.size(), {{0, {}}}))
+      << "one node: nothing to do";
   // Nodes this machine need not have: the system may refuse, the memory works all the same.
   SpreadOverNodes(buffer.data(), buffer.size(), {{0, {}}, {1, {}}});
   buffer.data()[buffer.size() - 1] = std::byte{1};

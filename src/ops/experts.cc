@@ -65,9 +65,8 @@ void GateUpTile(const Ride& ride, size_t unit, const Glu& glu, const OpContext& 
   const std::byte* up_panels = up.panels() + panel * up.panel_bytes();
   // Tiles go to threads in turn, so this thread's next one is probably this far on.
   const size_t next_panel = panel + kUnitPanels * context.pool.num_threads();
-  const std::byte* next_gate = next_panel < gate.num_panels()
-                                   ? gate.panels() + next_panel * gate.panel_bytes()
-                                   : nullptr;
+  const std::byte* next_gate =
+      next_panel < gate.num_panels() ? gate.panels() + next_panel * gate.panel_bytes() : nullptr;
   alignas(64) float g[kRowChunk * kUnit], u[kRowChunk * kUnit];
   for (size_t first = 0; first < ride.rows; first += kRowChunk) {
     const size_t n = std::min(kRowChunk, ride.rows - first);

@@ -49,7 +49,7 @@ TEST(GgufEncode, HalvesRoundToNearestEven) {
 TEST(GgufEncode, FourBitFloatsKeepTheirCodes) {
   ThreadPool pool(2);
   for (const auto& [format, target] : {std::pair(WeightFormat::kNVFP4, Storage::kGgufNVFP4),
-                                      std::pair(WeightFormat::kMXFP4, Storage::kGgufMXFP4)}) {
+                                       std::pair(WeightFormat::kMXFP4, Storage::kGgufMXFP4)}) {
     const OwnedMatrix source = RandomMatrix(format, 7, 192, 3);
     const auto out = EncodeGguf(source.view, target, pool);
     ASSERT_TRUE(out) << out.error().message;

@@ -33,9 +33,9 @@ class ChatTemplate {
   using Named = std::vector<std::pair<std::string, std::string>>;
 
   /// The template of a checkpoint: DIR/chat_template.jinja, else chat_template in
-  /// DIR/tokenizer_config.json; or the metadata of a GGUF file. Starts the helper (python3 with jinja2: /usr/bin/python3, then
-  /// those of PATH). Errors: NotFound (no template; no python3 with jinja2), Corrupt (does not
-  /// compile).
+  /// DIR/tokenizer_config.json; or the metadata of a GGUF file. Starts the helper (python3 with
+  /// jinja2: /usr/bin/python3, then those of PATH). Errors: NotFound (no template; no python3 with
+  /// jinja2), Corrupt (does not compile).
   static Result<ChatTemplate> Load(const std::string& dir, const TemplateLimits& limits = {});
   /// `templates`: name -> source, one of them "default"; "tool_use" is taken for requests with
   /// tools, if there. `special_tokens`: variables such as bos_token. `where` names the template in
