@@ -76,6 +76,17 @@ struct TensorBinder::Siblings {
   const TensorInfo* input_global_scale = nullptr;
 
   bool empty() const { return weight == nullptr && packed == nullptr; }
+  /// The module's matrix over the bytes of `from`; scales are for the caller to add.
+  StoredMatrix Matrix(const TensorInfo& from, Storage storage, size_t rows, size_t cols) const {
+    StoredMatrix m;
+    m.name = module;
+    m.storage = storage;
+    m.rows = rows;
+    m.cols = cols;
+    m.data = from.data;
+    m.data_bytes = from.bytes;
+    return m;
+  }
 };
 
 TensorBinder::Siblings TensorBinder::FindSiblings(std::string_view module) const {
@@ -111,9 +122,7 @@ TensorBinder::Siblings TensorBinder::FindSiblings(std::string_view module) const
 TensorBinder::Resolved TensorBinder::ResolveFp4(const Siblings& s, size_t rows, size_t cols) const {
   const TensorInfo& codes = s.packed != nullptr ? *s.packed : *s.weight;
   const bool mx = s.packed != nullptr && s.scale != nullptr && s.scale->dtype != Dtype::kF8E4M3;
-  StoredMatrix m;
-  m.name = s.module;
-  m.storage = mx ? Storage::kMXFP4 : Storage::kNVFP4;
+  StoredMatrix m = s.Matrix(codes, mx ? Storage::kMXFP4 : Storage::kNVFP4, rows, cols);
   const size_t block = mx ? 32 : 16;
   if (s.pre_quant_scale != nullptr) {
     return MakeError(ErrorCode::kUnsupported,
@@ -155,10 +164,6 @@ TensorBinder::Resolved TensorBinder::ResolveFp4(const Siblings& s, size_t rows, 
                        Printable(global->name), value);
     }
   }
-  m.rows = rows;
-  m.cols = cols;
-  m.data = codes.data;
-  m.data_bytes = codes.bytes;
   m.scales = s.scale->data;
   return m;
 }
@@ -185,13 +190,7 @@ TensorBinder::Resolved TensorBinder::ResolveInt4(const Siblings& s, size_t rows,
     return Mismatch(*s.scale, fmt::format("one float per row and group of inputs, e.g. [{}, {}]",
                                           rows, DivCeil(cols, 32)));
   }
-  StoredMatrix m;
-  m.name = s.module;
-  m.storage = Storage::kInt4;
-  m.rows = rows;
-  m.cols = cols;
-  m.data = s.packed->data;
-  m.data_bytes = s.packed->bytes;
+  StoredMatrix m = s.Matrix(*s.packed, Storage::kInt4, rows, cols);
   m.scales = s.scale->data;
   m.scale_storage = FloatStorage(s.scale->dtype);
   m.scale_block_cols = cols / s.scale->shape[1];
@@ -199,13 +198,7 @@ TensorBinder::Resolved TensorBinder::ResolveInt4(const Siblings& s, size_t rows,
 }
 
 TensorBinder::Resolved TensorBinder::ResolveFp8(const Siblings& s, size_t rows, size_t cols) const {
-  StoredMatrix m;
-  m.name = s.module;
-  m.storage = Storage::kF8E4M3;
-  m.rows = rows;
-  m.cols = cols;
-  m.data = s.weight->data;
-  m.data_bytes = s.weight->bytes;
+  StoredMatrix m = s.Matrix(*s.weight, Storage::kF8E4M3, rows, cols);
   // Both are factors, despite the name of the first.
   const TensorInfo* scale = s.scale_inv != nullptr ? s.scale_inv : s.scale;
   if (scale == nullptr) return m;
@@ -235,13 +228,7 @@ TensorBinder::Resolved TensorBinder::ResolveFp8(const Siblings& s, size_t rows, 
 /// row or the tensor.
 TensorBinder::Resolved TensorBinder::ResolveInt8(const Siblings& s, size_t rows,
                                                  size_t cols) const {
-  StoredMatrix m;
-  m.name = s.module;
-  m.storage = Storage::kInt8;
-  m.rows = rows;
-  m.cols = cols;
-  m.data = s.weight->data;
-  m.data_bytes = s.weight->bytes;
+  StoredMatrix m = s.Matrix(*s.weight, Storage::kInt8, rows, cols);
   if (s.scale == nullptr) {
     return MakeError(ErrorCode::kCorrupt, "{}.weight_scale: missing, but the weight is I8",
                      Printable(s.module));
@@ -286,18 +273,13 @@ TensorBinder::Resolved TensorBinder::Resolve(const Siblings& s, size_t rows, siz
   const bool blocks = s.weight->dtype == Dtype::kGgufBlocks;
   if (!blocks && !IsFloat(s.weight->dtype))
     return Mismatch(*s.weight, "F32, BF16, F16, F8_E4M3, I8 or packed U8");
-  StoredMatrix m;
-  m.name = s.module;
-  m.storage = blocks ? s.weight->blocks : FloatStorage(s.weight->dtype);
+  StoredMatrix m =
+      s.Matrix(*s.weight, blocks ? s.weight->blocks : FloatStorage(s.weight->dtype), rows, cols);
   if (blocks && s.scale_2 != nullptr) {
     if (s.scale_2->dtype != Dtype::kF32 || !IsScalar(*s.scale_2))
       return Mismatch(*s.scale_2, "one F32 number");
     m.global_scale = LoadAt<float>(*s.scale_2, 0);
   }
-  m.rows = rows;
-  m.cols = cols;
-  m.data = s.weight->data;
-  m.data_bytes = s.weight->bytes;
   return m;
 }
 
