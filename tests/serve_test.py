@@ -246,7 +246,8 @@ class Options(unittest.TestCase):
 
     def test_bad_arguments(self):
         for args, word in ((["--port", "70000"], "port"), (["--kv-memory", "lots"], "--kv-memory"),
-                           (["--kv-memory", "1"], "at least one page"), (["--routing", "oea"], "oea"),
+                           (["--kv-memory", "1"], "at least one page"), (["--kv-memory", "900G"], "GB are available"),
+                           (["--routing", "oea"], "oea"),
                            (["--host", "nowhere.example"], "--host"), (["--ctx-size", "99999"], "2048"),
                            (["--api-key-file", "/nonexistent"], "nonexistent"), (["/nonexistent"], "nonexistent")):
             result = subprocess.run([CARPOOL, "serve", "--port", "0", *args], capture_output=True, text=True, timeout=60)

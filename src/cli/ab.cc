@@ -19,7 +19,7 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct AbFlags {
   LabFlags lab;
   std::vector<std::string> positional;  // [MODEL] [BASELINE] CANDIDATE
   std::string baseline, candidate;
@@ -38,7 +38,7 @@ Error WantedPolicies() {
 }
 
 /// Sorts the positional arguments into model, baseline and candidate.
-Status Arrange(Flags& flags) {
+Status Arrange(AbFlags& flags) {
   std::vector<std::string> left = flags.positional;
   const size_t named = (flags.baseline.empty() ? 0u : 1u) + (flags.candidate.empty() ? 0u : 1u);
   if (left.size() + named > 3) return WantedPolicies();
@@ -83,7 +83,7 @@ void PrintQuality(const AbReport& r) {
                i + 1 < std::min<size_t>(3, worst.size()) ? ";" : "\n");
 }
 
-void Print(const AbReport& r, const Flags& flags) {
+void PrintAb(const AbReport& r, const AbFlags& flags) {
   TextTable table({"", "baseline", "candidate"});
   const auto row = [&](const std::string& name, const auto& cell) {
     table.AddRow({name, cell(r.baseline), cell(r.candidate)});
@@ -128,7 +128,7 @@ void Print(const AbReport& r, const Flags& flags) {
 }
 
 /// Prints the report, and writes it to --report.
-Status Finish(const AbReport& report, const Flags& flags, const std::string& model,
+Status Finish(const AbReport& report, const AbFlags& flags, const std::string& model,
               const std::string& text, size_t threads) {
   if (!flags.report.empty()) {
     RETURN_IF_ERROR(WriteAbReport(flags.report,
@@ -138,12 +138,12 @@ Status Finish(const AbReport& report, const Flags& flags, const std::string& mod
   if (flags.lab.engine.common.json) {
     fmt::print("{}\n", AbJson(report, flags.ab).dump(2));
   } else {
-    Print(report, flags);
+    PrintAb(report, flags);
   }
   return {};
 }
 
-Status RunHere(Flags flags) {
+Status RunHere(AbFlags flags) {
   ASSIGN_OR_RETURN(auto baseline, ParsePolicy(flags.baseline));
   ASSIGN_OR_RETURN(auto candidate, ParsePolicy(flags.candidate));
   ASSIGN_OR_RETURN(const LabInput in, LoadLabInput(flags.lab));
@@ -158,7 +158,7 @@ Status RunHere(Flags flags) {
 }
 
 /// The options of a comparison of servers; `model_dir` has the text when --text is not given.
-Result<ServerAbOptions> ServerOptions(const Flags& flags, const std::string& text_path) {
+Result<ServerAbOptions> ServerOptions(const AbFlags& flags, const std::string& text_path) {
   ServerAbOptions o;
   o.api_key = flags.api_key;
   o.model = flags.served_model;
@@ -167,13 +167,13 @@ Result<ServerAbOptions> ServerOptions(const Flags& flags, const std::string& tex
   return o;
 }
 
-Result<std::string> TextPath(const Flags& flags) {
+Result<std::string> TextPath(const AbFlags& flags) {
   if (!flags.lab.text.empty()) return flags.lab.text;
   ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.lab.engine.common.model));
   return dir + "/heldout.txt";
 }
 
-Status RunServers(const Flags& flags) {
+Status RunServers(const AbFlags& flags) {
   if (!flags.positional.empty() || !flags.baseline.empty() || !flags.candidate.empty()) {
     return MakeError(
         ErrorCode::kInvalidArgument,
@@ -192,7 +192,7 @@ Status RunServers(const Flags& flags) {
 }
 
 /// Refuses before anything is started what could not differ or is no policy.
-Status CheckPolicies(const Flags& flags, const std::string& dir) {
+Status CheckPolicies(const AbFlags& flags, const std::string& dir) {
   ASSIGN_OR_RETURN(const auto baseline, ParseServePolicy(flags.baseline));
   ASSIGN_OR_RETURN(const auto candidate, ParseServePolicy(flags.candidate));
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(dir));
@@ -203,7 +203,7 @@ Status CheckPolicies(const Flags& flags, const std::string& dir) {
                    PolicyText(*baseline), PolicyText(*candidate), why);
 }
 
-Status RunSpawned(const Flags& flags) {
+Status RunSpawned(const AbFlags& flags) {
   ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.lab.engine.common.model));
   RETURN_IF_ERROR(CheckPolicies(flags, dir));
   ASSIGN_OR_RETURN(const EngineOptions engine, ResolveEngineOptions(flags.lab.engine));
@@ -254,7 +254,7 @@ Status RunSpawned(const Flags& flags) {
   return Finish(report, flags, dir, text_path, engine.threads);
 }
 
-Status Run(Flags flags) {
+Status DoAb(AbFlags flags) {
   if (!flags.report.empty()) {  // before minutes of measuring, not after
     std::error_code ec;
     std::filesystem::create_directories(flags.report, ec);
@@ -273,10 +273,10 @@ Status Run(Flags flags) {
 }  // namespace
 
 void AddAb(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<AbFlags>();
   CLI::App* command = AddCommand(
       root, "ab", "A candidate policy against a baseline: speed, quality, and whether it is noise",
-      [flags] { return Run(*flags); });
+      [flags] { return DoAb(*flags); });
   command->add_option("POLICIES", flags->positional,
                       "[MODEL] BASELINE CANDIDATE; one policy alone is compared with vanilla");
   AddLabFlags(*command, flags->lab, false);
@@ -323,16 +323,20 @@ void AddAb(CLI::App& root) {
       ->check(CLI::Range(size_t{1}, size_t{1} << 24));
   command->add_option("--windows", flags->ab.quality.windows, "Scored windows per stream; 0 = all")
       ->type_name("K")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{0}, size_t{1} << 24));
   command->add_option("--rounds", pace.rounds, "A B B A rounds of the speed comparison")
       ->type_name("R")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 24));
   command->add_option("--prompt", pace.prompt, "Tokens each timed sequence starts from")
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 24));
   command->add_option("--steps", pace.steps, "Timed steps per block")
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 24));
   command
       ->add_option("--min-effect", flags->ab.min_effect,
                    "Smallest change of step time that can win")

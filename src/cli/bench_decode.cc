@@ -15,7 +15,7 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct BenchDecodeFlags {
   EngineFlags engine;
   std::string text;
   std::string batch = "1,4,16,64";
@@ -28,7 +28,7 @@ struct Flags {
 };
 
 void PrintStackJson(const BenchStackReport& report, const BenchStackOptions& o,
-                    const Flags& flags) {
+                    const BenchDecodeFlags& flags) {
   nlohmann::ordered_json json;
   json["rows"] = nlohmann::ordered_json::array();
   for (const BenchStackRow& r : report.rows) {
@@ -92,7 +92,7 @@ void PrintStackTable(const BenchStackReport& report) {
       report.shape.moe_layers, report.membw_gbytes_per_s);
 }
 
-Status RunStack(const Flags& flags) {
+Status RunStack(const BenchDecodeFlags& flags) {
   if (!flags.engine.common.model.empty() || !flags.text.empty()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "--shape makes its own weights and tokens; wanted no MODEL and no --text");
@@ -124,7 +124,7 @@ Status RunStack(const Flags& flags) {
   return {};
 }
 
-Status Run(const Flags& flags) {
+Status DoBenchDecode(const BenchDecodeFlags& flags) {
   if (!flags.shape.empty()) return RunStack(flags);
   BenchDecodeOptions bench;
   ASSIGN_OR_RETURN(bench.batches, ParseSizes("--batch", flags.batch));
@@ -189,9 +189,9 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddBenchDecode(CLI::App& bench) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<BenchDecodeFlags>();
   CLI::App* command = AddCommand(bench, "decode", "End-to-end decode speed of a model",
-                                 [flags] { return Run(*flags); });
+                                 [flags] { return DoBenchDecode(*flags); });
   AddModel(*command, flags->engine.common);
   AddThreads(*command, flags->engine.common);
   AddJson(*command, flags->engine.common);
@@ -224,10 +224,12 @@ void AddBenchDecode(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--layers", flags->layers, "MoE layers, with --shape; 0: as many as fit")
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{0}, size_t{1} << 24));
   command->add_option("--experts", flags->experts, "Experts of a layer, with --shape; 0: all")
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{0}, size_t{1} << 24));
   command
       ->add_option("--membw-megabytes", flags->membw_megabytes,
                    "Memory that the bandwidth is measured on")

@@ -10,14 +10,14 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct BenchMembwFlags {
   CommonFlags common;
   std::string thread_list;
   size_t megabytes = 1024;
   size_t passes = 16;
 };
 
-Result<std::vector<size_t>> ThreadCounts(const Flags& flags) {
+Result<std::vector<size_t>> ThreadCounts(const BenchMembwFlags& flags) {
   if (!flags.thread_list.empty()) {
     ASSIGN_OR_RETURN(auto counts, ParseSizes("--thread-list", flags.thread_list));
     for (const size_t n : counts) {
@@ -34,7 +34,7 @@ Result<std::vector<size_t>> ThreadCounts(const Flags& flags) {
   return counts;
 }
 
-Status Run(const Flags& flags) {
+Status DoBenchMembw(const BenchMembwFlags& flags) {
   ASSIGN_OR_RETURN(const auto counts, ThreadCounts(flags));
   const auto rows = BenchMembw(counts, flags.megabytes << 20, flags.passes);
   const double best = BestBandwidth(rows);
@@ -65,9 +65,9 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddBenchMembw(CLI::App& bench) {
-  auto flags = std::make_shared<Flags>();
-  CLI::App* command =
-      AddCommand(bench, "membw", "Read bandwidth of the memory", [flags] { return Run(*flags); });
+  auto flags = std::make_shared<BenchMembwFlags>();
+  CLI::App* command = AddCommand(bench, "membw", "Read bandwidth of the memory",
+                                 [flags] { return DoBenchMembw(*flags); });
   AddThreads(*command, flags->common);
   AddJson(*command, flags->common);
   command

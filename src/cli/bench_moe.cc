@@ -14,7 +14,7 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct BenchMoeFlags {
   CommonFlags common;
   std::string shape = "glm-5", format = "nvfp4", activations = "q8", logits = "random", svg,
               time_svg;
@@ -23,7 +23,7 @@ struct Flags {
   double seconds = 4.0;
 };
 
-Result<BenchMoeOptions> Options(const Flags& flags) {
+Result<BenchMoeOptions> Options(const BenchMoeFlags& flags) {
   BenchMoeOptions o;
   ASSIGN_OR_RETURN(o.shape, FindMoeShape(flags.shape));
   ASSIGN_OR_RETURN(o.format, ParseWeightFormat(flags.format));
@@ -41,7 +41,8 @@ Result<BenchMoeOptions> Options(const Flags& flags) {
   return o;
 }
 
-void PrintJson(const BenchMoeReport& report, const BenchMoeOptions& o, const Flags& flags) {
+void PrintBenchMoeJson(const BenchMoeReport& report, const BenchMoeOptions& o,
+                       const BenchMoeFlags& flags) {
   nlohmann::ordered_json json;
   json["rows"] = nlohmann::ordered_json::array();
   for (const auto& r : report.rows) {
@@ -103,7 +104,7 @@ void PrintTable(const BenchMoeReport& report) {
       HumanBytes(static_cast<double>(report.bytes_always)), report.isa, report.membw_gbytes_per_s);
 }
 
-Status Run(const Flags& flags) {
+Status DoBenchMoe(const BenchMoeFlags& flags) {
   ASSIGN_OR_RETURN(BenchMoeOptions options, Options(flags));
   ProgressLine line("measuring");
   options.progress = [&line](size_t done, size_t total) { line.Update(done, total); };
@@ -120,7 +121,7 @@ Status Run(const Flags& flags) {
                                        flags.format, options.threads))));
   }
   if (flags.common.json) {
-    PrintJson(report, options, flags);
+    PrintBenchMoeJson(report, options, flags);
   } else {
     PrintTable(report);
   }
@@ -130,10 +131,10 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddBenchMoe(CLI::App& bench) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<BenchMoeFlags>();
   CLI::App* command =
       AddCommand(bench, "moe", "Speed of one MoE layer on synthetic weights of a real model's size",
-                 [flags] { return Run(*flags); });
+                 [flags] { return DoBenchMoe(*flags); });
   AddThreads(*command, flags->common);
   AddSeed(*command, flags->common);
   AddJson(*command, flags->common);

@@ -12,14 +12,14 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct BenchRoutingFlags {
   CommonFlags common;
   BenchRoutingOptions options;
   std::string batch = "1,16,64,512";
   std::string policies = "vanilla,oea:k0=3";
 };
 
-Status Run(const Flags& flags) {
+Status DoBenchRouting(const BenchRoutingFlags& flags) {
   BenchRoutingOptions options = flags.options;
   options.seed = flags.common.seed;
   ASSIGN_OR_RETURN(options.batches, ParseSizes("--batch", flags.batch));
@@ -50,10 +50,10 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddBenchRouting(CLI::App& bench) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<BenchRoutingFlags>();
   CLI::App* command =
       AddCommand(bench, "routing", "Routing alone: logits to ids and weights, one thread",
-                 [flags] { return Run(*flags); });
+                 [flags] { return DoBenchRouting(*flags); });
   AddJson(*command, flags->common);
   AddSeed(*command, flags->common);
   command

@@ -10,7 +10,7 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct BenchServeFlags {
   CommonFlags common;
   BenchServeOptions bench;
   std::string prompt_file;
@@ -48,7 +48,7 @@ nlohmann::ordered_json Json(const BenchServeResult& r, size_t concurrency) {
   return json;
 }
 
-void Print(const BenchServeResult& r) {
+void PrintBenchServe(const BenchServeResult& r) {
   const auto line = [](std::string_view name, const std::string& value) {
     fmt::print("{:<40}{:<10}\n", fmt::format("{}:", name), value);
   };
@@ -88,7 +88,7 @@ void Print(const BenchServeResult& r) {
   fmt::print("{:=^50}\n", "");
 }
 
-Status Execute(const Flags& flags) {
+Status Execute(const BenchServeFlags& flags) {
   BenchServeOptions options = flags.bench;
   options.seed = flags.common.seed;
   options.routing = flags.common.routing;
@@ -119,7 +119,7 @@ Status Execute(const Flags& flags) {
     if (flags.common.json) {
       rows.push_back(Json(result, level));
     } else {
-      Print(result);
+      PrintBenchServe(result);
     }
   }
   if (flags.common.json) fmt::print("{}\n", nlohmann::ordered_json{{"rows", rows}}.dump(2));
@@ -129,7 +129,7 @@ Status Execute(const Flags& flags) {
 }  // namespace
 
 void AddBenchServe(CLI::App& bench) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<BenchServeFlags>();
   CLI::App* command = AddCommand(bench, "serve", "Load on a running server: throughput, latencies",
                                  [flags] { return Execute(*flags); });
   AddJson(*command, flags->common);

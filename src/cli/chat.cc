@@ -14,9 +14,9 @@
 namespace carpool::cli {
 namespace {
 
-using nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-struct Flags {
+struct ChatFlags {
   EngineFlags engine;
   SamplingFlags sampling;
   std::string system;
@@ -29,9 +29,9 @@ constexpr const char* kHelp =
     "(or end of input) ends it.\n";
 
 /// One answer: renders the conversation, streams the reply to stdout, appends it to `messages`.
-Status Answer(Engine& engine, const ChatTemplate& chat, const Flags& flags, uint64_t turn,
-              ordered_json& messages, ordered_json& turns) {
-  const ordered_json render = {{"messages", messages}, {"add_generation_prompt", true}};
+Status Answer(Engine& engine, const ChatTemplate& chat, const ChatFlags& flags, uint64_t turn,
+              OrderedJson& messages, OrderedJson& turns) {
+  const OrderedJson render = {{"messages", messages}, {"add_generation_prompt", true}};
   ASSIGN_OR_RETURN(const std::string text, chat.Render(render.dump()));
   Request request;
   ASSIGN_OR_RETURN(request.prompt,
@@ -64,7 +64,7 @@ Status Answer(Engine& engine, const ChatTemplate& chat, const Flags& flags, uint
   return {};
 }
 
-Status Run(const Flags& flags) {
+Status DoChat(const ChatFlags& flags) {
   ASSIGN_OR_RETURN(EngineOptions options, ResolveSteppingOptions(flags.engine));
   ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.engine.common.model));
   options.max_running = 1;
@@ -77,11 +77,11 @@ Status Run(const Flags& flags) {
   const bool terminal = isatty(STDIN_FILENO) != 0;
   if (terminal) fmt::print(stderr, "{}", kHelp);
   const auto start_of_conversation = [&] {
-    ordered_json messages = ordered_json::array();
+    OrderedJson messages = OrderedJson::array();
     if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
     return messages;
   };
-  ordered_json messages = start_of_conversation(), turns = ordered_json::array();
+  OrderedJson messages = start_of_conversation(), turns = OrderedJson::array();
   uint64_t turn = 0;
   std::string line;
   while (true) {
@@ -124,8 +124,8 @@ Status Run(const Flags& flags) {
     }
   }
   if (flags.engine.common.json) {
-    fmt::print("{}\n", ordered_json{{"turns", turns}}.dump(2, ' ', false,
-                                                           ordered_json::error_handler_t::replace));
+    fmt::print("{}\n", OrderedJson{{"turns", turns}}.dump(2, ' ', false,
+                                                          OrderedJson::error_handler_t::replace));
   }
   return {};
 }
@@ -133,9 +133,9 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddChat(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ChatFlags>();
   CLI::App* command = AddCommand(root, "chat", "Talk with a model in the terminal",
-                                 [flags] { return Run(*flags); });
+                                 [flags] { return DoChat(*flags); });
   AddEngineFlags(*command, flags->engine);
   AddCalibration(*command, flags->engine);
   command->add_option("--system", flags->system, "System message")->type_name("TEXT");

@@ -9,6 +9,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace carpool::cli {
 namespace {
 
@@ -61,7 +63,7 @@ Result<std::string> ResolveModel(const std::string& model) {
     if (!fs::exists(model, ec)) {
       return MakeError(ErrorCode::kNotFound,
                        "{}: no such checkpoint directory; leave MODEL out to use the bundled model",
-                       model);
+                       Printable(model));
     }
     return model;
   }

@@ -15,7 +15,7 @@ namespace {
 /// A conversion that changes the likeliest next token more often than this has gone wrong.
 constexpr double kMinSameTop = 0.5;
 
-struct Flags {
+struct ConvertFlags {
   CommonFlags common;
   std::string source, target;
   std::string type;
@@ -34,7 +34,7 @@ Result<std::optional<Storage>> ParseType(const std::string& text) {
                    "--type: wanted f32, f16, bf16, q8_0, nvfp4 or mxfp4, got '{}'", text);
 }
 
-Status Run(const Flags& flags) {
+Status DoConvert(const ConvertFlags& flags) {
   ConvertOptions options;
   ASSIGN_OR_RETURN(options.type, ParseType(flags.type));
   options.progress = [line = std::make_shared<ProgressLine>("converting")](
@@ -95,11 +95,11 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddConvert(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ConvertFlags>();
   CLI::App* command =
       AddCommand(root, "convert",
                  "Hugging Face folder to GGUF file or back; compares the logits of both afterwards",
-                 [flags] { return Run(*flags); });
+                 [flags] { return DoConvert(*flags); });
   command->add_option("SRC", flags->source, "Checkpoint directory or GGUF file")->required();
   command->add_option("DST", flags->target, "New GGUF file (NAME.gguf) or new directory")
       ->required();

@@ -36,7 +36,7 @@ constexpr size_t kTexts = 3;
 constexpr size_t kBatch = 16;
 constexpr size_t kContext = 256;
 
-struct Flags {
+struct DemoFlags {
   EngineFlags engine;
   size_t tokens = 48;
   size_t windows = 2;
@@ -46,7 +46,7 @@ struct Flags {
 void PrintModel(const ModelSummary& s) {
   const ModelConfig& c = s.config;
   fmt::print("Model     {} · {} parameters, {} active per token · {}\n", c.model_type,
-             HumanCount(s.report.parameters), HumanCount(s.active_parameters),
+             HumanCount(s.parameters), HumanCount(s.active_parameters),
              HumanBytes(static_cast<double>(s.total_bytes)));
   fmt::print(
       "          {} layers, {} of them MoE with {} experts, {} per token; one expert takes {}\n\n",
@@ -54,7 +54,7 @@ void PrintModel(const ModelSummary& s) {
       HumanBytes(static_cast<double>(s.expert_bytes)));
 }
 
-Status Generate(Engine& engine, const Flags& flags) {
+Status Generate(Engine& engine, const DemoFlags& flags) {
   for (const char* text : {"vanilla", "oea:k0=3"}) {
     ASSIGN_OR_RETURN(auto policy, ParsePolicy(text));
     RETURN_IF_ERROR(engine.SetPolicy(std::move(policy)));
@@ -81,7 +81,7 @@ Status Generate(Engine& engine, const Flags& flags) {
 }
 
 Status Compare(Engine& engine, const std::string& dir, const EngineOptions& options,
-               const Flags& flags) {
+               const DemoFlags& flags) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(dir + "/heldout.txt"));
   ASSIGN_OR_RETURN(const auto tokens, engine.tokenizer().Encode(text));
   const ModelConfig& config = engine.model().config();
@@ -158,7 +158,7 @@ Status RealScale(const EngineOptions& options) {
   return {};
 }
 
-Status Run(const Flags& flags) {
+Status DoDemo(const DemoFlags& flags) {
   ASSIGN_OR_RETURN(EngineOptions options, ResolveEngineOptions(flags.engine));
   ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.engine.common.model));
   options.max_running = std::size(kPrompts);
@@ -173,10 +173,10 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddDemo(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DemoFlags>();
   CLI::App* command =
       AddCommand(root, "demo", "The bundled model writes; exact routing and OEA compared",
-                 [flags] { return Run(*flags); });
+                 [flags] { return DoDemo(*flags); });
   AddModel(*command, flags->engine.common);
   AddThreads(*command, flags->engine.common);
   AddActivations(*command, flags->engine);
@@ -186,7 +186,8 @@ void AddDemo(CLI::App& root) {
       ->check(CLI::Range(size_t{1}, size_t{4096}));
   command->add_option("--windows", flags->windows, "Windows of 256 tokens scored per sequence")
       ->type_name("K")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 24));
   command->add_flag("--real-scale,!--no-real-scale", flags->real_scale,
                     "Also measure a MoE layer of GLM-5's size (needs 6 GB)");
 }

@@ -7,7 +7,7 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct ExplainFlags {
   CommonFlags common;
   std::string preset;
   std::string config;
@@ -31,15 +31,17 @@ Status ParseSet(const std::vector<std::string>& pairs, DispatchCase& c) {
   return {};
 }
 
-void Print(const std::string& text) { fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n"); }
+void PrintExplain(const std::string& text) {
+  fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n");
+}
 
-Status Run(const Flags& flags) {
+Status DoExplain(const ExplainFlags& flags) {
   DispatchCase c = flags.given;
   RETURN_IF_ERROR(ParseSet(flags.set, c));
   RETURN_IF_ERROR(CheckDispatchCase(c));
   const bool json = flags.common.json;
   if (flags.all) {
-    Print(json ? ExplainAllJson(c) : ExplainAllText(c));
+    PrintExplain(json ? ExplainAllJson(c) : ExplainAllText(c));
     return {};
   }
   if (flags.preset.empty() == flags.config.empty()) {
@@ -55,22 +57,22 @@ Status Run(const Flags& flags) {
     ASSIGN_OR_RETURN(const DispatchProfile* a, FindDispatchProfile(flags.diff[0]));
     ASSIGN_OR_RETURN(const DispatchProfile* b, FindDispatchProfile(flags.diff[1]));
     const DispatchLog left = Dispatch(*a, c), right = Dispatch(*b, c);
-    Print(json ? DiffJson(left, right, c) : DiffText(left, right, c));
+    PrintExplain(json ? DiffJson(left, right, c) : DiffText(left, right, c));
     return {};
   }
   ASSIGN_OR_RETURN(const DispatchProfile* profile, FindDispatchProfile(flags.engine));
   const DispatchLog log = Dispatch(*profile, c);
-  Print(json ? ExplainJson(log, c) : ExplainText(log, c));
+  PrintExplain(json ? ExplainJson(log, c) : ExplainText(log, c));
   return {};
 }
 
 }  // namespace
 
 void AddExplain(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ExplainFlags>();
   CLI::App* command =
       AddCommand(root, "explain", "Which routing kernel an engine takes for a model, and why",
-                 [flags] { return Run(*flags); });
+                 [flags] { return DoExplain(*flags); });
   command
       ->add_option("--preset", flags->preset, "A known model, e.g. glm-5, deepseek-v3, qwen3-30b")
       ->type_name("NAME");

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMaxPromptBytes = size_t{16} << 20;  // millions of tokens
 
-struct Flags {
+struct GenerateFlags {
   EngineFlags engine;
   SamplingFlags sampling;
   std::vector<std::string> prompts;
@@ -28,7 +28,7 @@ struct Flags {
   TraceDetail trace_detail;
 };
 
-Result<std::vector<std::string>> Prompts(const Flags& flags) {
+Result<std::vector<std::string>> Prompts(const GenerateFlags& flags) {
   std::vector<std::string> prompts = flags.prompts;
   if (!flags.prompt_file.empty()) {
     ASSIGN_OR_RETURN(std::string text, ReadTextFile(flags.prompt_file, kMaxPromptBytes));
@@ -73,7 +73,7 @@ nlohmann::ordered_json StatsJson(const Engine& engine, double seconds, size_t ge
   return stats;
 }
 
-Status Run(const Flags& flags) {
+Status DoGenerate(const GenerateFlags& flags) {
   ASSIGN_OR_RETURN(const auto prompts, Prompts(flags));
   ASSIGN_OR_RETURN(EngineOptions options, ResolveSteppingOptions(flags.engine));
   ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.engine.common.model));
@@ -151,10 +151,10 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddGenerate(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command =
       AddCommand(root, "generate", "Continue one or more prompts, decoded as one batch",
-                 [flags] { return Run(*flags); });
+                 [flags] { return DoGenerate(*flags); });
   AddEngineFlags(*command, flags->engine);
   AddCalibration(*command, flags->engine);
   command->add_option("--prompt", flags->prompts, "Text to continue (repeatable)")

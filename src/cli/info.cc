@@ -16,18 +16,18 @@
 namespace carpool::cli {
 namespace {
 
-using nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kListedTensors = 20;
 
 /// Names come from files: bytes that are not UTF-8 must not stop the output.
-std::string Dump(const ordered_json& json) {
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+std::string Dump(const OrderedJson& json) {
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-ordered_json AttentionJson(const ModelConfig& c) {
-  ordered_json out = {{"kind", c.attention == AttentionKind::kMla ? "mla" : "gqa"},
-                      {"heads", c.num_heads}};
+OrderedJson AttentionJson(const ModelConfig& c) {
+  OrderedJson out = {{"kind", c.attention == AttentionKind::kMla ? "mla" : "gqa"},
+                     {"heads", c.num_heads}};
   if (c.attention == AttentionKind::kMla) {
     out["q_lora_rank"] = c.mla.q_lora_rank;
     out["kv_lora_rank"] = c.mla.kv_lora_rank;
@@ -44,23 +44,23 @@ ordered_json AttentionJson(const ModelConfig& c) {
   return out;
 }
 
-ordered_json IndexerJson(const MlaConfig& m) {
+OrderedJson IndexerJson(const MlaConfig& m) {
   if (m.indexer.empty()) return nullptr;
-  ordered_json schedule = ordered_json::array();
+  OrderedJson schedule = OrderedJson::array();
   for (const auto kind : m.indexer)
     schedule.push_back(kind == IndexerKind::kFull ? "full" : "shared");
   return {
       {"heads", m.index_heads}, {"dim", m.index_dim}, {"topk", m.index_topk}, {"layers", schedule}};
 }
 
-void PrintJson(const ModelSummary& s) {
+void PrintInfoJson(const ModelSummary& s) {
   const ModelConfig& c = s.config;
-  ordered_json mlp = ordered_json::array();
+  OrderedJson mlp = OrderedJson::array();
   for (const auto kind : c.mlp) mlp.push_back(kind == MlpKind::kSparse ? "sparse" : "dense");
   const auto& unused = s.report.unused;
-  ordered_json out = {
+  OrderedJson out = {
       {"model_type", c.model_type},
-      {"parameters", s.report.parameters},
+      {"parameters", s.parameters},
       {"active_parameters", s.active_parameters},
       {"num_layers", c.num_layers},
       {"num_moe_layers", c.NumMoeLayers()},
@@ -91,6 +91,8 @@ void PrintJson(const ModelSummary& s) {
       {"unused_tensors",
        std::vector(unused.begin(), unused.begin() + static_cast<ptrdiff_t>(
                                                         std::min(unused.size(), kListedTensors)))},
+      {"mtp_layers", s.mtp_layers},
+      {"mtp_parameters", s.mtp_parameters},
       {"missing_optional", s.report.missing_optional},
       {"warnings", s.report.warnings},
   };
@@ -144,7 +146,7 @@ void PrintHuman(const std::string& dir, const ModelSummary& s) {
   const auto line = [](std::string_view key, const std::string& value) {
     fmt::print("  {:<12} {}\n", key, value);
   };
-  line("parameters", fmt::format("{}, of which a token meets {}", HumanCount(s.report.parameters),
+  line("parameters", fmt::format("{}, of which a token meets {}", HumanCount(s.parameters),
                                  HumanCount(s.active_parameters)));
   line("layers", Layers(c));
   if (c.NumMoeLayers() > 0) {
@@ -179,6 +181,11 @@ void PrintHuman(const std::string& dir, const ModelSummary& s) {
   fmt::print("\n{}", table.Render());
   if (!s.quantization.empty())
     fmt::print("\nThe checkpoint calls itself {}.\n", Printable(s.quantization));
+  if (s.mtp_layers > 0) {
+    fmt::print(
+        "MTP layers: {} of {} parameters, bound and checked; nothing drafts with them yet.\n",
+        s.mtp_layers, HumanCount(s.mtp_parameters));
+  }
   for (const auto& what : s.report.missing_optional)
     fmt::print("Not there, not needed: {}.\n", what);
   if (const auto& unused = s.report.unused; !unused.empty()) {
@@ -189,7 +196,7 @@ void PrintHuman(const std::string& dir, const ModelSummary& s) {
 }
 
 void PrintSupported(bool json) {
-  ordered_json list = ordered_json::array();
+  OrderedJson list = OrderedJson::array();
   TextTable table({"model_type", "class", "models"});
   for (const Architecture& a : AllArchitectures()) {
     list.push_back(
@@ -218,7 +225,7 @@ void AddInfo(CLI::App& root) {
         ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags->model));
         ASSIGN_OR_RETURN(const ModelSummary summary, SummarizeModel(dir));
         if (flags->json) {
-          PrintJson(summary);
+          PrintInfoJson(summary);
         } else {
           PrintHuman(dir, summary);
         }

@@ -8,13 +8,13 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct LogitsFlags {
   EngineFlags engine;
   std::string tokens;
   std::string out;
 };
 
-Status Run(const Flags& flags) {
+Status DoLogits(const LogitsFlags& flags) {
   ASSIGN_OR_RETURN(const std::string path, ResolveModel(flags.engine.common.model));
   ASSIGN_OR_RETURN(const EngineOptions options, ResolveEngineOptions(flags.engine));
   ThreadPool pool(options.threads);
@@ -28,9 +28,9 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddLogits(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<LogitsFlags>();
   CLI::App* command = AddCommand(root, "logits", "Logits of given tokens as a file of float32 rows",
-                                 [flags] { return Run(*flags); });
+                                 [flags] { return DoLogits(*flags); });
   AddModel(*command, flags->engine.common);
   AddThreads(*command, flags->engine.common);
   AddActivations(*command, flags->engine);

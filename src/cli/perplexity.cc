@@ -10,7 +10,7 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct PerplexityFlags {
   EngineFlags engine;
   std::string text;
   size_t batch = 16;
@@ -18,7 +18,7 @@ struct Flags {
   size_t windows = 0;
 };
 
-Status Run(const Flags& flags) {
+Status DoPerplexity(const PerplexityFlags& flags) {
   ASSIGN_OR_RETURN(EngineOptions options, ResolveEngineOptions(flags.engine));
   ASSIGN_OR_RETURN(const std::string dir, ResolveModel(flags.engine.common.model));
   const std::string text_path = flags.text.empty() ? dir + "/heldout.txt" : flags.text;
@@ -77,10 +77,10 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddPerplexity(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<PerplexityFlags>();
   CLI::App* command =
       AddCommand(root, "perplexity", "Cross-entropy of a text under a routing policy",
-                 [flags] { return Run(*flags); });
+                 [flags] { return DoPerplexity(*flags); });
   AddEngineFlags(*command, flags->engine);
   command->add_option("--text", flags->text, "Text file; default: the model's heldout.txt")
       ->type_name("FILE");
@@ -95,7 +95,8 @@ void AddPerplexity(CLI::App& root) {
   command
       ->add_option("--windows", flags->windows, "Only the first K windows of each stream; 0 = all")
       ->type_name("K")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{0}, size_t{1} << 24));
 }
 
 }  // namespace carpool::cli

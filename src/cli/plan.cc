@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/text_table.h"
 #include "cli/engine_flags.h"
@@ -14,18 +15,19 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct PlanFlags {
   CommonFlags common;
   std::string model, shape, hardware = "here", format, dense_format = "bf16";
   std::string batch, policies = "vanilla,oea:k0=3";
   std::string activations = "q8", measured_t;
   double bandwidth = 0.0, tops = 0.0, memory = 0.0, seconds = 3.0;
-  size_t tile = 1, membw_megabytes = 1024;
+  std::optional<size_t> tile;
+  size_t membw_megabytes = 1024;
   bool verify = false;
   size_t context = 4096;
 };
 
-Result<Hardware> Describe(const Flags& flags, WeightFormat format) {
+Result<Hardware> Describe(const PlanFlags& flags, WeightFormat format) {
   if (flags.bandwidth > 0.0 || flags.tops > 0.0 || flags.memory > 0.0) {
     if (!(flags.bandwidth > 0.0 && flags.tops > 0.0 && flags.memory > 0.0)) {
       return MakeError(ErrorCode::kInvalidArgument,
@@ -37,10 +39,16 @@ Result<Hardware> Describe(const Flags& flags, WeightFormat format) {
     h.bandwidth_gbs = flags.bandwidth;
     h.memory_gb = flags.memory;
     h.tops_16bit = flags.tops;
-    h.tile_rows = flags.tile;
+    h.tile_rows = flags.tile.value_or(1);
     h.launch_us = 5;
-    h.launches = flags.tile > 1 ? 7 : 3;
+    h.launches = h.tile_rows > 1 ? 7 : 3;
     return h;
+  }
+  if (flags.tile.has_value()) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "--tile: describes own hardware, with --bandwidth, --tops and --memory; '{}' has its own",
+        flags.hardware);
   }
   if (flags.hardware != "here") return FindHardware(flags.hardware);
   ASSIGN_OR_RETURN(const Activations activations, ParseActivations(flags.activations));
@@ -66,7 +74,7 @@ Result<std::vector<double>> ParseNumbers(const std::string& flag, const std::str
   return numbers;
 }
 
-void PrintJson(const PlanReport& r, const PlanOptions& o) {
+void PrintPlanJson(const PlanReport& r, const PlanOptions& o) {
   nlohmann::ordered_json json;
   json["rows"] = nlohmann::ordered_json::array();
   for (const PlanRow& row : r.rows) {
@@ -97,7 +105,7 @@ void PrintJson(const PlanReport& r, const PlanOptions& o) {
   fmt::print("{}\n", json.dump(2));
 }
 
-void Print(const PlanReport& r, const PlanOptions& o) {
+void PrintPlan(const PlanReport& r, const PlanOptions& o) {
   fmt::print("{} on {}: {} per expert, {} of weights and {} of KV cache, {} of memory: {}\n\n",
              o.shape.name, o.hardware.name, HumanBytes(r.expert_bytes), HumanBytes(r.weight_bytes),
              HumanBytes(r.kv_bytes), HumanBytes(r.memory_bytes), r.fits ? "fits" : "does not fit");
@@ -165,7 +173,7 @@ void PrintVerifiedJson(const std::vector<VerifyReport>& reports, double median, 
   fmt::print("{}\n", json.dump(2));
 }
 
-Status Verify(const Flags& flags, const PlanOptions& plan) {
+Status Verify(const PlanFlags& flags, const PlanOptions& plan) {
   VerifyOptions o;
   o.plan = plan;
   ASSIGN_OR_RETURN(o.activations, ParseActivations(flags.activations));
@@ -203,7 +211,7 @@ Status Verify(const Flags& flags, const PlanOptions& plan) {
 }
 
 /// Shape and expert format of MODEL, else of --shape.
-Status ChooseShape(const Flags& flags, PlanOptions& o) {
+Status ChooseShape(const PlanFlags& flags, PlanOptions& o) {
   o.expert_format = WeightFormat::kNVFP4;
   std::error_code ec;
   if (!flags.model.empty() &&
@@ -223,7 +231,7 @@ Status ChooseShape(const Flags& flags, PlanOptions& o) {
   return {};
 }
 
-Status Run(const Flags& flags) {
+Status DoPlan(const PlanFlags& flags) {
   PlanOptions o;
   RETURN_IF_ERROR(ChooseShape(flags, o));
   ASSIGN_OR_RETURN(o.dense_format, ParseWeightFormat(flags.dense_format));
@@ -240,9 +248,9 @@ Status Run(const Flags& flags) {
   ASSIGN_OR_RETURN(o.hardware, Describe(flags, o.expert_format));
   ASSIGN_OR_RETURN(const PlanReport report, MakePlan(o));
   if (flags.common.json) {
-    PrintJson(report, o);
+    PrintPlanJson(report, o);
   } else {
-    Print(report, o);
+    PrintPlan(report, o);
   }
   return {};
 }
@@ -250,10 +258,10 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddPlan(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<PlanFlags>();
   CLI::App* command =
       AddCommand(root, "plan", "Predict T, bytes and speed of a model on given hardware",
-                 [flags] { return Run(*flags); });
+                 [flags] { return DoPlan(*flags); });
   AddThreads(*command, flags->common);
   AddSeed(*command, flags->common);
   AddJson(*command, flags->common);

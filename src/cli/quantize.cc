@@ -11,7 +11,7 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct QuantizeFlags {
   CommonFlags common;
   std::string source, target, experts = "nvfp4", dense = "bf16", keep, text;
   size_t shard_megabytes = 2048;
@@ -28,7 +28,7 @@ Result<Storage> ParseStorage(const std::string& flag, const std::string& text, b
 }
 
 Result<double> CrossEntropy(const std::string& dir, const std::string& text_path,
-                            const Flags& flags) {
+                            const QuantizeFlags& flags) {
   EngineOptions options;
   ASSIGN_OR_RETURN(options.threads, ResolveThreads(flags.common.threads.has_value(),
                                                    flags.common.threads.value_or(0)));
@@ -46,7 +46,7 @@ Result<double> CrossEntropy(const std::string& dir, const std::string& text_path
   return result.cross_entropy;
 }
 
-Status Run(const Flags& flags) {
+Status DoQuantize(const QuantizeFlags& flags) {
   QuantizeOptions options;
   ASSIGN_OR_RETURN(options.experts, ParseStorage("--experts", flags.experts, false));
   ASSIGN_OR_RETURN(options.dense, ParseStorage("--dense", flags.dense, true));
@@ -108,10 +108,10 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddQuantize(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<QuantizeFlags>();
   CLI::App* command = AddCommand(root, "quantize",
                                  "Write a checkpoint with smaller weights; resumes when run again",
-                                 [flags] { return Run(*flags); });
+                                 [flags] { return DoQuantize(*flags); });
   command->add_option("SRC", flags->source, "Checkpoint directory")->required();
   command->add_option("DST", flags->target, "New directory")->required();
   command->add_option("--experts", flags->experts, "Routed experts: nvfp4, mxfp4, q8 or fp8")

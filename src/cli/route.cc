@@ -5,7 +5,7 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct RouteFlags {
   CommonFlags common;
   std::string input;
   std::string trace;
@@ -13,7 +13,7 @@ struct Flags {
   std::string replay;
 };
 
-Status Run(const Flags& flags) {
+Status DoRoute(const RouteFlags& flags) {
   RouteOptions options;
   if (flags.common.routing.empty()) {
     ASSIGN_OR_RETURN(options.policy, PolicyFromEnvironment());
@@ -42,10 +42,10 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddRoute(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<RouteFlags>();
   CLI::App* command =
       AddCommand(root, "route", "Route given logits: {config, logits, bias, rows} in a JSON file",
-                 [flags] { return Run(*flags); });
+                 [flags] { return DoRoute(*flags); });
   command
       ->add_option("FILE", flags->input,
                    "JSON file {config, logits, bias, rows:[{phase, exact, valid}]}")

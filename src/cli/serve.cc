@@ -10,7 +10,7 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct ServeFlags {
   EngineFlags engine;
   ServeOptions serve;
   std::string api_key;
@@ -61,7 +61,7 @@ Result<std::shared_ptr<const PolicySpec>> ResolveServePolicy(const std::string& 
   return ParseServePolicy(PolicyText(*policy));
 }
 
-Status Run(const Flags& flags) {
+Status DoServe(const ServeFlags& flags) {
   ServeOptions options = flags.serve;
   ASSIGN_OR_RETURN(const EngineOptions common, ResolveSteppingOptions(flags.engine));
   options.engine.chooser = common.chooser;
@@ -72,6 +72,7 @@ Status Run(const Flags& flags) {
   options.engine.activations = common.activations;
   options.engine.load = common.load;
   options.engine.prefix_cache = !flags.no_prefix_cache;
+  options.engine.commit_kv = true;
   options.engine.policy = common.policy;
   if (common.chooser == nullptr) {
     ASSIGN_OR_RETURN(options.engine.policy, ResolveServePolicy(flags.engine.common.routing));
@@ -99,7 +100,7 @@ Status Run(const Flags& flags) {
   return Serve(options);
 }
 
-void AddHttpFlags(CLI::App& command, Flags& flags) {
+void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
   HttpOptions& http = flags.serve.http;
   command.add_option("--host", http.host, "Address to listen on")
       ->type_name("ADDRESS")
@@ -147,10 +148,10 @@ void AddHttpFlags(CLI::App& command, Flags& flags) {
 }  // namespace
 
 void AddServe(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ServeFlags>();
   flags->serve.engine.max_waiting = 1024;
-  CLI::App* command =
-      AddCommand(root, "serve", "OpenAI-compatible HTTP server", [flags] { return Run(*flags); });
+  CLI::App* command = AddCommand(root, "serve", "OpenAI-compatible HTTP server",
+                                 [flags] { return DoServe(*flags); });
   AddModel(*command, flags->engine.common);
   AddThreads(*command, flags->engine.common);
   AddRouting(*command, flags->engine.common);

@@ -14,7 +14,7 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct SweepFlags {
   LabFlags lab;
   std::string batches = "4,16,64";
   std::string policies;  // empty = the default grid
@@ -26,7 +26,7 @@ struct Flags {
   SweepOptions sweep;
 };
 
-Status ChoosePolicies(Flags& flags, const GateSpec& gate) {
+Status ChoosePolicies(SweepFlags& flags, const GateSpec& gate) {
   for (const size_t batch : flags.sweep.batches) {
     const std::string text =
         flags.policies.empty()
@@ -39,7 +39,7 @@ Status ChoosePolicies(Flags& flags, const GateSpec& gate) {
 }
 
 /// Measures the layers' sensitivity and adds the settings it suggests to the sweep's policies.
-Result<std::vector<LayerPoint>> AddPerLayerPolicies(Flags& flags, const LabInput& in,
+Result<std::vector<LayerPoint>> AddPerLayerPolicies(SweepFlags& flags, const LabInput& in,
                                                     const SweepFingerprint& fingerprint) {
   SweepOptions& o = flags.sweep;
   std::vector<LayerPoint> known;
@@ -63,7 +63,7 @@ Result<std::vector<LayerPoint>> AddPerLayerPolicies(Flags& flags, const LabInput
   return layers;
 }
 
-void Print(const Calibration& c) {
+void PrintSweep(const Calibration& c) {
   TextTable table({"routing", "batch", "T", "cross-entropy", "KL mean", "KL p99", "top-1",
                    "MoE us/layer", "step us", "step ratio", "95 % interval"});
   for (const SweepPoint& p : c.points) {
@@ -94,7 +94,7 @@ void Print(const Calibration& c) {
                p.routing, p.step_ratio.value, p.kl_mean, p.kl_p99);
 }
 
-void PrintJson(const Calibration& c) {
+void PrintSweepJson(const Calibration& c) {
   const auto list = [](const std::vector<SweepPoint>& points) {
     auto json = nlohmann::ordered_json::array();
     for (const SweepPoint& p : points) json.push_back(PointJson(p));
@@ -117,7 +117,7 @@ void PrintJson(const Calibration& c) {
   fmt::print("{}\n", json.dump(2));
 }
 
-Status Run(Flags flags) {
+Status DoSweep(SweepFlags flags) {
   SweepOptions& o = flags.sweep;
   ASSIGN_OR_RETURN(o.batches, ParseSizes("--batch", flags.batches));
   if (flags.max_ce > 0.0) flags.budget.max_ce = flags.max_ce;
@@ -166,9 +166,9 @@ Status Run(Flags flags) {
         DescribeRun(CommandLine(), in.model_dir, in.text_path, in.options.threads, o.seed), c));
   }
   if (flags.lab.engine.common.json) {
-    PrintJson(c);
+    PrintSweepJson(c);
   } else {
-    Print(c);
+    PrintSweep(c);
   }
   return {};
 }
@@ -176,10 +176,10 @@ Status Run(Flags flags) {
 }  // namespace
 
 void AddSweep(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<SweepFlags>();
   CLI::App* command =
       AddCommand(root, "sweep", "Policies and batch sizes: the Pareto front and the setting to run",
-                 [flags] { return Run(*flags); });
+                 [flags] { return DoSweep(*flags); });
   AddLabFlags(*command, flags->lab, true);
   SweepOptions& o = flags->sweep;
   o.pace.rounds = 6;
@@ -211,16 +211,20 @@ void AddSweep(CLI::App& root) {
       ->check(CLI::Range(size_t{1}, size_t{1} << 24));
   command->add_option("--tokens", o.tokens, "Tokens scored per policy and batch size, about")
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 24));
   command->add_option("--rounds", o.pace.rounds, "Mirrored rounds of timed blocks")
       ->type_name("R")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 24));
   command->add_option("--steps", o.pace.steps, "Timed steps per block")
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 24));
   command->add_option("--prompt", o.pace.prompt, "Tokens each timed sequence starts from")
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 24));
   command
       ->add_option("--out", flags->out,
                    "Folder for points and calibration; an interrupted sweep resumes from it")

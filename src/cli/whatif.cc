@@ -11,7 +11,7 @@
 namespace carpool::cli {
 namespace {
 
-struct Flags {
+struct WhatifFlags {
   std::string trace, shape, format = "nvfp4", hardware;
   std::string policies;  // empty: DefaultPolicies
   size_t batch = 16, experts = 0;
@@ -29,7 +29,7 @@ std::string DefaultPolicies(size_t top_k) {
   return list;
 }
 
-Status Run(const Flags& flags) {
+Status DoWhatif(const WhatifFlags& flags) {
   WhatIfOptions o;
   o.num_experts = flags.experts;
   if (!flags.policies.empty()) {
@@ -97,10 +97,10 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 void AddWhatif(CLI::App& root) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<WhatifFlags>();
   CLI::App* command =
       AddCommand(root, "whatif", "What policies would have done to recorded routing",
-                 [flags] { return Run(*flags); });
+                 [flags] { return DoWhatif(*flags); });
   command
       ->add_option("TRACE", flags->trace,
                    "A level-2 routing trace, SGLang's recorder (.pt), answers with routed_experts "
@@ -118,7 +118,8 @@ void AddWhatif(CLI::App& root) {
       ->capture_default_str()
       ->check(CLI::Range(size_t{1}, size_t{4096}));
   command->add_option("--experts", flags->experts, "Experts per layer; default: as the trace shows")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(CLI::Range(size_t{0}, size_t{1} << 24));
   command->add_option("--shape", flags->shape, "Model whose expert size gives bytes, e.g. glm-5")
       ->type_name("NAME");
   command->add_option("--format", flags->format, "Format of its experts")->capture_default_str();

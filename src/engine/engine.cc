@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/memory_info.h"
 #include "routing/policy_spec.h"
 #include "routing/trace.h"
 
@@ -72,6 +73,17 @@ Result<std::unique_ptr<Engine>> Engine::Load(const std::string& dir, const Engin
                          std::max(kDefaultKvBytes / per_token, e->context_));
   }
   e->kv_ = std::make_unique<KvCache>(e->model_->kv_layout(), DivCeil(kv_tokens, kPageTokens));
+  if (options.commit_kv) {
+    if (const size_t available = AvailableMemory(); e->kv_->bytes() > available) {
+      return MakeError(
+          ErrorCode::kInvalidArgument,
+          "KV cache: {} tokens need {:.2f} GB, {:.2f} GB are available; give a smaller "
+          "--kv-memory, --ctx-size or --max-running-requests",
+          e->kv_->num_pages() * kPageTokens, static_cast<double>(e->kv_->bytes()) * 1e-9,
+          static_cast<double>(available) * 1e-9);
+    }
+    e->kv_->Commit();
+  }
   if (options.prefix_cache) e->prefix_ = std::make_unique<PrefixCache>(*e->kv_);
   e->recorder_ = std::make_unique<RoutingRecorder>(config.NumMoeLayers(), config.gate.num_experts,
                                                    options.max_batch_tokens);

@@ -29,9 +29,10 @@ struct EngineOptions {
   /// Decode steps between two steps that also take prompt chunks, while anything decodes.
   size_t continuous_decode_steps = 1;
   bool prefix_cache = false;
-  size_t context = 0;    // 0 = the model's own limit
-  size_t kv_tokens = 0;  // tokens the cache holds; 0 = max_running * context, at most 4 GiB
-  size_t kv_bytes = 0;   // the same as a budget in bytes; 0 = not given
+  size_t context = 0;      // 0 = the model's own limit
+  size_t kv_tokens = 0;    // tokens the cache holds; 0 = max_running * context, at most 4 GiB
+  size_t kv_bytes = 0;     // the same as a budget in bytes; 0 = not given
+  bool commit_kv = false;  // take the cache's memory at once, not as it is first used
   LoadOptions load;
 };
 

@@ -3,18 +3,22 @@
 namespace carpool {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json Known(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+OrderedJson Known(const std::optional<double>& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+}
 
-Json SideJson(const AbSide& s, const AbReport& r) {
-  Json json = {{"routing", s.routing},
-               {"step_us", s.pace.step_us_median},
-               {"moe_us_per_layer", r.has_moe_ratio ? Json(s.pace.moe_us_median) : Json(nullptr)},
-               {"tokens_per_s", s.pace.tokens_per_s},
-               {"distinct_experts", Known(s.distinct_experts)},
-               {"expert_bytes_per_step", Known(s.expert_bytes_per_step)}};
-  json["cross_entropy"] = r.has_quality ? Json(s.quality.cross_entropy) : Json(nullptr);
+OrderedJson SideJson(const AbSide& s, const AbReport& r) {
+  OrderedJson json = {{"routing", s.routing},
+                      {"step_us", s.pace.step_us_median},
+                      {"moe_us_per_layer",
+                       r.has_moe_ratio ? OrderedJson(s.pace.moe_us_median) : OrderedJson(nullptr)},
+                      {"tokens_per_s", s.pace.tokens_per_s},
+                      {"distinct_experts", Known(s.distinct_experts)},
+                      {"expert_bytes_per_step", Known(s.expert_bytes_per_step)}};
+  json["cross_entropy"] =
+      r.has_quality ? OrderedJson(s.quality.cross_entropy) : OrderedJson(nullptr);
   json["distinct_experts_teacher_forced"] = Known(s.distinct_experts_teacher_forced);
   json["experts_per_row"] = Known(s.experts_per_row);
   json["assignments"] = s.assignments;
@@ -37,22 +41,26 @@ std::string_view WinnerName(AbWinner winner) {
 
 }  // namespace
 
-Json IntervalJson(const Interval& i) {
-  return {{"value", i.value}, {"ci95", Json::array({i.low, i.high})}};
+OrderedJson IntervalJson(const Interval& i) {
+  return {{"value", i.value}, {"ci95", OrderedJson::array({i.low, i.high})}};
 }
 
-Json AbJson(const AbReport& r, const AbOptions& o) {
+OrderedJson AbJson(const AbReport& r, const AbOptions& o) {
   const Quality& q = r.candidate.quality;
-  Json json;
+  OrderedJson json;
   json["baseline"] = SideJson(r.baseline, r);
   json["candidate"] = SideJson(r.candidate, r);
   json["ratio"] = IntervalJson(r.step_ratio);
-  const auto quality = [&](double value) { return r.has_quality ? Json(value) : Json(nullptr); };
-  json["moe_ratio"] = r.has_moe_ratio ? IntervalJson(r.moe_ratio) : Json(nullptr);
-  json["cross_entropy_change"] = r.has_quality_interval ? IntervalJson(r.ce_change) : Json(nullptr);
+  const auto quality = [&](double value) {
+    return r.has_quality ? OrderedJson(value) : OrderedJson(nullptr);
+  };
+  json["moe_ratio"] = r.has_moe_ratio ? IntervalJson(r.moe_ratio) : OrderedJson(nullptr);
+  json["cross_entropy_change"] =
+      r.has_quality_interval ? IntervalJson(r.ce_change) : OrderedJson(nullptr);
   json["kl_mean"] = quality(q.kl_mean);
-  json["kl_mean_ci95"] =
-      r.has_quality_interval ? Json::array({r.kl_mean.low, r.kl_mean.high}) : Json(nullptr);
+  json["kl_mean_ci95"] = r.has_quality_interval
+                             ? OrderedJson::array({r.kl_mean.low, r.kl_mean.high})
+                             : OrderedJson(nullptr);
   json["kl_p50"] = quality(q.kl_p50);
   json["kl_p99"] = quality(q.kl_p99);
   json["kl_max"] = quality(q.kl_max);
@@ -63,7 +71,7 @@ Json AbJson(const AbReport& r, const AbOptions& o) {
   json["winner"] = WinnerName(r.winner);
   json["verdict"] = r.verdict;
   json["notes"] = r.notes;
-  json["requests"] = Json::array();
+  json["requests"] = OrderedJson::array();
   for (size_t i = 0; i < q.requests.size(); ++i) {
     const RequestQuality &c = q.requests[i], &b = r.baseline.quality.requests[i];
     json["requests"].push_back({{"stream", c.stream},

@@ -21,7 +21,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
-using nlohmann::json;
+using Json = nlohmann::json;
 
 double Milliseconds(Clock::duration d) {
   return std::chrono::duration<double, std::milli>(d).count();
@@ -50,7 +50,7 @@ struct Stream {
   double ttft = 0;
   std::vector<double> itl;
   size_t texts = 0;
-  json usage;
+  Json usage;
   std::string error;
 };
 
@@ -80,8 +80,8 @@ class Run {
   }
 
  private:
-  json Body(size_t i) {
-    json body = {{"model", model_},  {"max_tokens", options_.output_tokens},
+  Json Body(size_t i) {
+    Json body = {{"model", model_},  {"max_tokens", options_.output_tokens},
                  {"temperature", 0}, {"ignore_eos", true},
                  {"stream", true},   {"stream_options", {{"include_usage", true}}}};
     if (!options_.prompts.empty()) {
@@ -89,7 +89,7 @@ class Run {
       return body;
     }
     std::uniform_int_distribution<size_t> id(0, vocab_ - 1);
-    json ids = json::array();
+    Json ids = Json::array();
     for (size_t k = 0; k < options_.input_tokens; ++k) ids.push_back(id(random_));
     body["prompt"] = std::move(ids);
     return body;
@@ -152,7 +152,7 @@ class Run {
          s.parsed = end + 2) {
       const std::string_view event = std::string_view(s.body).substr(s.parsed, end - s.parsed);
       if (!event.starts_with("data: ") || event == "data: [DONE]") continue;
-      const json data = json::parse(event.substr(6), nullptr, false);
+      const Json data = Json::parse(event.substr(6), nullptr, false);
       if (data.is_discarded()) {
         s.error = "an event is not valid JSON";
         continue;
@@ -228,34 +228,34 @@ class Run {
 
 Result<BenchServeResult> BenchServe(const BenchServeOptions& o) {
   const auto call = [&](std::string_view method, std::string_view path,
-                        const std::string& body) -> Result<json> {
+                        const std::string& body) -> Result<Json> {
     ASSIGN_OR_RETURN(const HttpAnswer answer,
                      HttpCall(o.host, o.port, method, path, body, o.api_key));
-    json document = json::parse(answer.body, nullptr, false);
+    Json document = Json::parse(answer.body, nullptr, false);
     if (answer.status != 200 || document.is_discarded()) {
       return MakeError(ErrorCode::kInvalidArgument, "{} {}: HTTP {}: {}", method, path,
                        answer.status, answer.body.substr(0, 300));
     }
     return document;
   };
-  ASSIGN_OR_RETURN(const json models, call("GET", "/v1/models", {}));
+  ASSIGN_OR_RETURN(const Json models, call("GET", "/v1/models", {}));
   std::string model = o.model;
   size_t vocab = 1000;  // of servers that do not say: ids every vocabulary has
   if (models.contains("data") && !models["data"].empty()) {
-    const json& first = models["data"][0];
+    const Json& first = models["data"][0];
     if (model.empty()) model = first.value("id", "");
     vocab = first.value("vocab_size", vocab);
   }
   std::string previous;
   if (!o.routing.empty()) {
-    ASSIGN_OR_RETURN(const json set,
-                     call("POST", "/v1/moe/routing", json{{"routing", o.routing}}.dump()));
+    ASSIGN_OR_RETURN(const Json set,
+                     call("POST", "/v1/moe/routing", Json{{"routing", o.routing}}.dump()));
     previous = set.value("previous", "vanilla");
   }
   auto result = Run(o, model, vocab).Execute();
   if (!previous.empty()) {
-    ASSIGN_OR_RETURN(const json back,
-                     call("POST", "/v1/moe/routing", json{{"routing", previous}}.dump()));
+    ASSIGN_OR_RETURN(const Json back,
+                     call("POST", "/v1/moe/routing", Json{{"routing", previous}}.dump()));
   }
   return result;
 }

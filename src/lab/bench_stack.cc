@@ -54,7 +54,7 @@ StackTimes TimesOf(const StepStats& s) {
 }
 
 /// One policy's steps at one batch size and context.
-struct Lane {
+struct StackLane {
   std::unique_ptr<Router> router;
   std::vector<double> us, model_us, moe_us;
   StackTimes sum;
@@ -125,7 +125,7 @@ Result<BenchStackReport> BenchStack(const BenchStackOptions& o) {
   }
   size_t done = 0;
   for (const size_t batch : o.batches) {
-    std::vector<Lane> lanes(o.policies.size());
+    std::vector<StackLane> lanes(o.policies.size());
     for (size_t p = 0; p < lanes.size(); ++p) {
       ASSIGN_OR_RETURN(lanes[p].router, Router::Make(model.config().gate, o.policies[p],
                                                      model.config().NumMoeLayers(), batch));
@@ -137,8 +137,8 @@ Result<BenchStackReport> BenchStack(const BenchStackOptions& o) {
     std::vector<size_t> contexts = o.contexts;  // deepest first: the cache shrinks by rewinding
     std::sort(contexts.rbegin(), contexts.rend());
     for (const size_t context : contexts) {
-      for (Lane& lane : lanes) {
-        lane = Lane{std::move(lane.router), {}, {}, {}, {}, 0, 0.0};
+      for (StackLane& lane : lanes) {
+        lane = StackLane{std::move(lane.router), {}, {}, {}, {}, 0, 0.0};
       }
       for (size_t step = 0; step < o.steps + 1; ++step) {  // the first one warms up
         for (int32_t& token : tokens) {
@@ -146,7 +146,7 @@ Result<BenchStackReport> BenchStack(const BenchStackOptions& o) {
           token = static_cast<int32_t>((state >> 8) % kSyntheticVocab);
         }
         for (size_t j = 0; j < lanes.size(); ++j) {
-          Lane& lane = lanes[(j + step) % lanes.size()];
+          StackLane& lane = lanes[(j + step) % lanes.size()];
           lockstep.set_router(*lane.router);
           lockstep.Rewind(context);
           lockstep.stats().Clear();
@@ -158,7 +158,7 @@ Result<BenchStackReport> BenchStack(const BenchStackOptions& o) {
         }
       }
       const size_t first = report.rows.size();
-      for (const Lane& lane : lanes) {
+      for (const StackLane& lane : lanes) {
         BenchStackRow row = lane.Row(batch, context);
         const BenchStackRow& baseline = report.rows.size() == first ? row : report.rows[first];
         row.model_gain = baseline.model_us / row.model_us;

@@ -14,14 +14,14 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 const std::string kDir = CARPOOL_SOURCE_DIR "/models/books-20m";
 
-json ReadGolden(const std::string& name) {
+Json ReadGolden(const std::string& name) {
   auto text = ReadTextFile(kDir + "/golden/" + name);
   EXPECT_TRUE(text.has_value());
-  return json::parse(*text);
+  return Json::parse(*text);
 }
 
 /// Loaded once for all tests of this program.
@@ -85,8 +85,8 @@ double LogSumExp(const std::vector<float>& logits) {
 }
 
 TEST_F(BundledModel, LogitsOfEveryPositionMatchInFp32) {
-  const json golden = ReadGolden("logits.json");
-  for (const json& sequence : golden["sequences"]) {
+  const Json golden = ReadGolden("logits.json");
+  for (const Json& sequence : golden["sequences"]) {
     const auto ids = sequence["ids"].get<std::vector<int32_t>>();
     SCOPED_TRACE(ids.size());
     ExpertsOfLastStep experts(model_->config().NumMoeLayers());
@@ -122,10 +122,10 @@ TEST_F(BundledModel, LogitsOfEveryPositionMatchInFp32) {
 }
 
 TEST_F(BundledModel, Int8ActivationsStayCloseToFp32) {
-  const json golden = ReadGolden("logits.json");
+  const Json golden = ReadGolden("logits.json");
   size_t positions = 0, agree = 0;
   double kl_sum = 0;
-  for (const json& sequence : golden["sequences"]) {
+  for (const Json& sequence : golden["sequences"]) {
     const auto ids = sequence["ids"].get<std::vector<int32_t>>();
     const auto exact = Logits(ids, Activations::kF32), fast = Logits(ids, Activations::kQ8);
     for (size_t t = 0; t < ids.size(); ++t) {
@@ -153,7 +153,7 @@ TEST_F(BundledModel, Int8ActivationsStayCloseToFp32) {
 }
 
 TEST_F(BundledModel, OeaExpertsAndLogitsOfEightSequencesInLockstep) {
-  const json golden = ReadGolden("oea.json");
+  const Json golden = ReadGolden("oea.json");
   const auto tokens = golden["tokens"].get<std::vector<std::vector<int32_t>>>();
   auto router = MakeRouter(golden["policy"].get<std::string>().c_str());
   Lockstep lockstep(*model_, *pool_, *router, Activations::kF32, tokens.size(), tokens[0].size());
@@ -167,7 +167,7 @@ TEST_F(BundledModel, OeaExpertsAndLogitsOfEightSequencesInLockstep) {
     logits = lockstep.Step(row);
     if (checked.count(t) == 0) continue;
     for (size_t layer = 0; layer < experts.layers.size(); ++layer) {
-      const json& rows = golden["layers"][layer][std::to_string(t)];
+      const Json& rows = golden["layers"][layer][std::to_string(t)];
       for (size_t r = 0; r < rows.size(); ++r) {
         std::set<int> got;
         for (const auto& [id, weight] : experts.layers[layer][r]) got.insert(id);
@@ -230,9 +230,9 @@ TEST_F(BundledModel, GreedyContinuationsMatch) {
   options.threads = 2;
   auto engine = Engine::Load(kDir, options);
   ASSERT_TRUE(engine.has_value()) << engine.error().message;
-  const json golden = ReadGolden("greedy.json");
+  const Json golden = ReadGolden("greedy.json");
   std::vector<Request> requests;
-  for (const json& g : golden) {
+  for (const Json& g : golden) {
     Request request;
     request.prompt = *(*engine)->tokenizer().Encode(g["prompt"].get<std::string>());
     EXPECT_EQ(request.prompt, g["prompt_ids"].get<std::vector<int32_t>>());

@@ -10,18 +10,18 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 /// Sizes by the first of several names that is there. The first problem is kept.
 class Sizes {
  public:
-  Sizes(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
+  Sizes(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
 
   size_t Get(std::initializer_list<const char*> names, size_t fallback) {
     for (const char* name : names) {
       const auto i = object_.find(name);
       if (i == object_.end() || i->is_null()) continue;
-      const json& value = i->is_array() && !i->empty() ? i->front() : *i;
+      const Json& value = i->is_array() && !i->empty() ? i->front() : *i;
       if (value.is_number_unsigned() && value.get<uint64_t>() <= 1'000'000'000)
         return value.get<size_t>();
       if (problem_.empty())
@@ -37,7 +37,7 @@ class Sizes {
       problem_ = fmt::format("{}: {}: wanted a number above 0", where_, *names.begin());
     return value;
   }
-  const json* List(const char* name) const {
+  const Json* List(const char* name) const {
     const auto i = object_.find(name);
     return i == object_.end() || !i->is_array() ? nullptr : &*i;
   }
@@ -47,12 +47,12 @@ class Sizes {
   }
 
  private:
-  const json& object_;
+  const Json& object_;
   std::string where_, problem_;
 };
 
 /// Multi-modal models keep the language model's fields one level down.
-const json& LanguageConfig(const json& config) {
+const Json& LanguageConfig(const Json& config) {
   for (const char* nested : {"text_config", "language_config", "llm_config"}) {
     const auto i = config.find(nested);
     if (i != config.end() && i->is_object() && i->contains("hidden_size")) return *i;
@@ -61,15 +61,15 @@ const json& LanguageConfig(const json& config) {
 }
 
 size_t MoeLayers(Sizes& in, size_t layers) {
-  if (const json* kinds = in.List("mlp_layer_types"))
+  if (const Json* kinds = in.List("mlp_layer_types"))
     return static_cast<size_t>(std::count(kinds->begin(), kinds->end(), "sparse"));
-  if (const json* listed = in.List("moe_layers")) return listed->size();
+  if (const Json* listed = in.List("moe_layers")) return listed->size();
   const size_t first = in.Get({"first_k_dense_replace", "moe_layer_start_index"}, 0);
   const size_t step = std::max<size_t>(in.Get({"moe_layer_freq", "decoder_sparse_step",
                                                "interleave_moe_layer_step", "moe_layer_interval"},
                                               1),
                                        1);
-  const json* dense_only = in.List("mlp_only_layers");
+  const Json* dense_only = in.List("mlp_only_layers");
   size_t count = 0;
   for (size_t l = first; l < layers; ++l) {
     const bool dense = dense_only != nullptr &&
@@ -81,8 +81,8 @@ size_t MoeLayers(Sizes& in, size_t layers) {
 }
 
 /// Layers whose sparse attention has an indexer of its own (GLM-5.2 shares them).
-size_t IndexerLayers(Sizes& in, const json& config, size_t layers) {
-  if (const json* kinds = in.List("indexer_types"))
+size_t IndexerLayers(Sizes& in, const Json& config, size_t layers) {
+  if (const Json* kinds = in.List("indexer_types"))
     return static_cast<size_t>(std::count(kinds->begin(), kinds->end(), "full"));
   if (const auto i = config.find("index_topk_pattern"); i != config.end() && i->is_string()) {
     const auto& pattern = i->get_ref<const std::string&>();
@@ -95,16 +95,16 @@ size_t IndexerLayers(Sizes& in, const json& config, size_t layers) {
   return full;
 }
 
-struct Attention {
+struct AttentionSizes {
   double parameters = 0.0;  // of all layers
   double kv_bytes = 0.0, index_bytes = 0.0;
   size_t sparse_topk = 0;
 };
 
-Attention CountAttention(Sizes& in, const json& config, size_t hidden, size_t layers) {
+AttentionSizes CountAttention(Sizes& in, const Json& config, size_t hidden, size_t layers) {
   const auto h = static_cast<double>(hidden), l = static_cast<double>(layers);
   const auto heads = static_cast<double>(in.Need({"num_attention_heads"}));
-  Attention a;
+  AttentionSizes a;
   const auto latent = static_cast<double>(in.Get({"kv_lora_rank"}, 0));
   if (latent == 0) {
     const auto kv_heads =
@@ -135,7 +135,7 @@ Attention CountAttention(Sizes& in, const json& config, size_t hidden, size_t la
 }
 
 /// What quantization_config says of the experts.
-WeightFormat ExpertFormat(const json& config) {
+WeightFormat ExpertFormat(const Json& config) {
   const auto i = config.find("quantization_config");
   if (i == config.end()) return WeightFormat::kBF16;
   std::string text = i->dump();
@@ -149,9 +149,9 @@ WeightFormat ExpertFormat(const json& config) {
 }
 
 Status CheckLayerTypes(const Sizes& in, const std::string& name) {
-  const json* kinds = in.List("layer_types");
+  const Json* kinds = in.List("layer_types");
   if (kinds == nullptr) return {};
-  for (const json& kind : *kinds) {
+  for (const Json& kind : *kinds) {
     if (kind == "full_attention" || kind == "sliding_attention" || kind == "chunked_attention")
       continue;
     return MakeError(ErrorCode::kUnsupported,
@@ -170,8 +170,8 @@ Result<ConfigShape> ShapeFromConfigText(const std::string& text, const std::stri
   MoeShape& s = out.shape;
   s.name = name;
   ASSIGN_OR_RETURN(s.gate, ModelGate(routing));
-  const json whole = json::parse(text);
-  const json& config = LanguageConfig(whole);
+  const Json whole = Json::parse(text);
+  const Json& config = LanguageConfig(whole);
   Sizes in(config, name);
   RETURN_IF_ERROR(CheckLayerTypes(in, name));
   s.hidden = in.Need({"hidden_size"});
@@ -181,7 +181,7 @@ Result<ConfigShape> ShapeFromConfigText(const std::string& text, const std::stri
       in.Get({"shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim"},
              routing.num_shared * s.width);
   s.moe_layers = std::min(MoeLayers(in, layers), layers);
-  const Attention attention = CountAttention(in, config, s.hidden, layers);
+  const AttentionSizes attention = CountAttention(in, config, s.hidden, layers);
   const size_t dense_width = in.Get({"intermediate_size_mlp", "intermediate_size"}, 0);
   const size_t vocab = in.Need({"vocab_size"});
   RETURN_IF_ERROR(in.status());

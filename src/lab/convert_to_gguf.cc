@@ -27,10 +27,10 @@ struct Planned {
   std::function<Status(const ByteSink&)> write;
 };
 
-class Converter {
+class GgufConverter {
  public:
-  Converter(const ModelConfig& config, const ModelWeights& weights, const ConvertOptions& options,
-            ThreadPool& pool)
+  GgufConverter(const ModelConfig& config, const ModelWeights& weights,
+                const ConvertOptions& options, ThreadPool& pool)
       : config_(config), weights_(weights), options_(options), pool_(pool) {}
 
   void Plan() {
@@ -249,7 +249,7 @@ class Converter {
   std::vector<float> rope_freqs_;
 };
 
-Status WriteTokenizer(const std::string& dir, const ModelConfig& config, GgufWriter& writer) {
+Status WriteGgufTokenizer(const std::string& dir, const ModelConfig& config, GgufWriter& writer) {
   const std::string path = dir + "/tokenizer.json";
   std::error_code ec;
   if (!std::filesystem::exists(path, ec)) {
@@ -278,8 +278,8 @@ Result<ConvertReport> ConvertToGguf(const std::string& dir, const std::string& p
   ASSIGN_OR_RETURN(const ModelWeights weights, BindModel(config, binder));
   GgufWriter writer;
   RETURN_IF_ERROR(WriteModelMetadata(config, writer));
-  RETURN_IF_ERROR(WriteTokenizer(dir, config, writer));
-  Converter converter(config, weights, options, pool);
+  RETURN_IF_ERROR(WriteGgufTokenizer(dir, config, writer));
+  GgufConverter converter(config, weights, options, pool);
   converter.Plan();
   for (const Planned& t : converter.tensors())
     writer.AddTensor(t.name, *GgmlTypeOf(t.storage), t.dims);

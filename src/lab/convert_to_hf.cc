@@ -18,7 +18,7 @@
 namespace carpool {
 namespace {
 
-using nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 StoredMatrix View(const TensorInfo& t) {
   StoredMatrix m;
@@ -166,7 +166,7 @@ Status WriteTokenizer(const GgufModel& model, const std::string& dir) {
   if (!json) return json.error();
   RETURN_IF_ERROR(WriteTextFile(dir + "/tokenizer.json", *json));
   ASSIGN_OR_RETURN(const TokenizerConfig config, GgufTokenizerConfig(model));
-  ordered_json out = ordered_json::object();
+  OrderedJson out = OrderedJson::object();
   for (const auto& [name, text] : config.special_tokens) out[name] = text;
   if (config.chat_templates.size() == 1) {
     out["chat_template"] = config.chat_templates.front().second;
@@ -175,7 +175,7 @@ Status WriteTokenizer(const GgufModel& model, const std::string& dir) {
       out["chat_template"].push_back({{"name", name}, {"template", source}});
   }
   return WriteTextFile(dir + "/tokenizer_config.json",
-                       out.dump(1, ' ', false, ordered_json::error_handler_t::replace));
+                       out.dump(1, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
 }  // namespace
@@ -191,7 +191,7 @@ Result<ConvertReport> ConvertToHuggingFace(const std::string& path, const std::s
   if (ec || !std::filesystem::is_empty(dir, ec)) {
     return MakeError(ErrorCode::kInvalidArgument, "{}: wanted a new or empty directory", dir);
   }
-  auto json = ordered_json::parse(text);
+  auto json = OrderedJson::parse(text);
   if (config.attention == AttentionKind::kGqa) json.erase("rope_interleave");  // undone here
   Converter converter(checkpoint, config, options, pool);
   converter.Plan();

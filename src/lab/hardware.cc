@@ -5,7 +5,7 @@
 namespace carpool {
 namespace {
 
-struct Row {
+struct HardwareRow {
   std::string_view name;
   size_t devices;
   double bandwidth, memory, cache, interconnect, tops16, tops8, tops4, efficiency;
@@ -16,7 +16,7 @@ struct Row {
 
 // Sources and reasoning: docs/LAB.md, "Hardware presets". CPU bandwidth is 80 % of channels x rate
 // x 8 bytes; CPU peaks are int8 multiply-adds with VNNI at base clock.
-constexpr Row kRows[] = {
+constexpr HardwareRow kHardware[] = {
     // name, devices, GB/s, GB, cache MB, link GB/s, 16, 8, 4 bit Tops, efficiency, tile, us,
     // launches
     {"epyc-9004-2s", 1, 737, 1536, 768, 0, 18, 74, 0, 0.25, 1, 5, 3},
@@ -42,7 +42,7 @@ constexpr Row kRows[] = {
 }  // namespace
 
 Result<Hardware> FindHardware(std::string_view name) {
-  for (const Row& r : kRows) {
+  for (const HardwareRow& r : kHardware) {
     if (r.name != name) continue;
     return Hardware{std::string(r.name),
                     r.devices,
@@ -68,7 +68,7 @@ Result<Hardware> FindHardware(std::string_view name) {
 
 std::vector<std::string> HardwareNames() {
   std::vector<std::string> names;
-  for (const Row& r : kRows) names.emplace_back(r.name);
+  for (const HardwareRow& r : kHardware) names.emplace_back(r.name);
   return names;
 }
 

@@ -13,7 +13,7 @@ constexpr size_t kLanes = 6;           // policies scored side by side, each wit
 constexpr size_t kLayerTokens = 4096;  // scored per layer and k0: a ranking, not a verdict
 constexpr double kShares[] = {0.5, 0.75, 1.0, 1.25};  // of the budget; costs may add up to less
 
-std::string Text(const std::vector<size_t>& k0) {
+std::string MaskText(const std::vector<size_t>& k0) {
   return fmt::format("oea:k0={}", fmt::join(k0, "/"));
 }
 
@@ -62,7 +62,7 @@ Result<std::vector<LayerPoint>> MeasureLayers(const Model& model, ThreadPool& po
       for (size_t i = first; i < first + n; ++i) {
         std::vector<size_t> k0(layers, k);
         k0[missing[i].layer] = missing[i].k0;
-        ASSIGN_OR_RETURN(auto policy, ParsePolicy(Text(k0)));
+        ASSIGN_OR_RETURN(auto policy, ParsePolicy(MaskText(k0)));
         ASSIGN_OR_RETURN(auto router, Router::Make(config.gate, policy, layers, rows));
         routers.push_back(std::move(router));
         pointers.push_back(routers.back().get());
@@ -134,8 +134,8 @@ std::vector<std::string> PerLayerPolicies(const std::vector<LayerPoint>& points,
   for (const double share : kShares) {
     const std::vector<size_t> k0 = ChooseK0(points, batch, share * max_kl);
     if (k0.empty() || std::count(k0.begin(), k0.end(), k0.front()) == std::ssize(k0)) continue;
-    if (std::find(policies.begin(), policies.end(), Text(k0)) == policies.end())
-      policies.push_back(Text(k0));
+    if (std::find(policies.begin(), policies.end(), MaskText(k0)) == policies.end())
+      policies.push_back(MaskText(k0));
   }
   return policies;
 }

@@ -5,7 +5,7 @@
 namespace carpool {
 namespace {
 
-struct Row {
+struct ShapeRow {
   std::string_view name;
   size_t hidden, width, shared_width, experts, top_k, groups, groups_kept;
   bool sigmoid;
@@ -15,7 +15,7 @@ struct Row {
   size_t sparse_topk;
 };
 
-constexpr Row kRows[] = {
+constexpr ShapeRow kShapes[] = {
     {"glm-5", 6144, 2048, 2048, 256, 8, 1, 1, true, 2.5f, 75, 15.23e9, 89856, 19968, 2048},
     {"qwen3-30b", 2048, 768, 0, 128, 8, 1, 1, false, 1.0f, 48, 1.217e9, 98304, 0, 0},
     {"qwen3-235b", 4096, 1536, 0, 128, 8, 1, 1, false, 1.0f, 94, 7.325e9, 192512, 0, 0},
@@ -27,7 +27,7 @@ constexpr Row kRows[] = {
 
 Result<MoeShape> FindMoeShape(std::string_view name) {
   std::string known;
-  for (const Row& row : kRows) {
+  for (const ShapeRow& row : kShapes) {
     if (row.name == name) {
       MoeShape shape;
       shape.name = row.name;

@@ -16,8 +16,8 @@ struct Draws {
   std::vector<double> experts_with_rows;  // [r]: mean number of experts with r rows
 };
 
-Result<Draws> Draw(const PlanOptions& o, const std::shared_ptr<const PolicySpec>& policy,
-                   size_t batch) {
+Result<Draws> DrawRouting(const PlanOptions& o, const std::shared_ptr<const PolicySpec>& policy,
+                          size_t batch) {
   const size_t n = o.shape.gate.num_experts;
   ASSIGN_OR_RETURN(auto router, Router::Make(o.shape.gate, policy, 1, batch));
   std::mt19937_64 random(o.seed + batch);
@@ -168,7 +168,7 @@ std::string ExpertSentence(const PlanOptions& o, double expert, double balance) 
                                 static_cast<double>(h.tile_rows));
 }
 
-std::string Verdict(const PlanOptions& o, const PlanReport& report) {
+std::string PlanVerdict(const PlanOptions& o, const PlanReport& report) {
   const PlanRow* best = nullptr;
   for (const PlanRow& r : report.rows)
     if (best == nullptr || r.speedup > best->speedup) best = &r;
@@ -234,7 +234,7 @@ Result<PlanReport> MakePlan(const PlanOptions& o) {
     const size_t batch = o.batches[b];
     const size_t first = report.rows.size();
     for (size_t p = 0; p < o.policies.size(); ++p) {
-      ASSIGN_OR_RETURN(Draws d, Draw(o, o.policies[p], batch));
+      ASSIGN_OR_RETURN(Draws d, DrawRouting(o, o.policies[p], batch));
       if (!o.measured_t.empty()) {
         const double t = o.measured_t[b * o.policies.size() + p];
         if (t < 1.0 || t > static_cast<double>(s.gate.num_experts)) {
@@ -274,7 +274,7 @@ Result<PlanReport> MakePlan(const PlanOptions& o) {
       report.rows.back().speedup = report.rows[first].us / row.us;
     }
   }
-  report.sentence = Verdict(o, report);
+  report.sentence = PlanVerdict(o, report);
   return report;
 }
 

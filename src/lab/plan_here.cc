@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 
 #include "base/aligned.h"
 #include "lab/bench_membw.h"
@@ -40,7 +41,7 @@ double ProbeRate(const ExpertBank& bank, ThreadPool& pool, size_t rows, Activati
   double best = 0.0;  // interruptions only ever make it slower
   const auto start = std::chrono::steady_clock::now();
   for (size_t i = 0;
-       i < 8 || std::chrono::steady_clock::now() - start < std::chrono::milliseconds(60); ++i) {
+       i < 8 || std::chrono::steady_clock::now() - start < std::chrono::milliseconds(20); ++i) {
     arena.Reset();
     const auto begin = std::chrono::steady_clock::now();
     RunExperts(bank, {x.data(), rows, kProbeHidden}, plan, {y.data(), rows, kProbeHidden}, context);
@@ -68,10 +69,13 @@ Result<Hardware> MeasureHardware(size_t threads, WeightFormat format, Activation
                     down = RandomMatrix(format, kProbeHidden, kProbeWidth, 3);
   const ExpertSource source{gate.view, up.view, down.view};
   ASSIGN_OR_RETURN(const ExpertBank bank, ExpertBank::Pack({&source, 1}, nullptr, pool, format));
-  for (const size_t rows : kProbeRows) {
-    h.rate_rows.push_back(rows);
-    h.rate_gmacs.push_back(ProbeRate(bank, pool, rows, activations));
-  }
+  h.rate_rows.assign(std::begin(kProbeRows), std::end(kProbeRows));
+  h.rate_gmacs.resize(h.rate_rows.size());
+  // In rounds: on a shared machine a core can be taken away for as long as one round lasts.
+  for (int round = 0; round < 5; ++round)
+    for (size_t i = 0; i < h.rate_rows.size(); ++i)
+      h.rate_gmacs[i] =
+          std::max(h.rate_gmacs[i], ProbeRate(bank, pool, h.rate_rows[i], activations));
   return h;
 }
 
@@ -79,10 +83,13 @@ Result<VerifyReport> VerifyPlan(const VerifyOptions& options) {
   PlanOptions o = options.plan;
   o.layer_only = true;
   VerifyReport report;
-  ASSIGN_OR_RETURN(report.hardware, MeasureHardware(options.threads, o.expert_format,
-                                                    options.activations, options.membw_bytes));
+  const auto measure = [&] {
+    return MeasureHardware(options.threads, o.expert_format, options.activations,
+                           options.membw_bytes);
+  };
+  ASSIGN_OR_RETURN(report.hardware, measure());
   o.hardware = report.hardware;
-  ASSIGN_OR_RETURN(const PlanReport plan, MakePlan(o));
+  ASSIGN_OR_RETURN(PlanReport plan, MakePlan(o));
   // A real model's other layers push a layer out of the cache until its turn comes again.
   constexpr double kResidentBytes = 2e9;
   report.layers = std::clamp<size_t>(
@@ -102,6 +109,14 @@ Result<VerifyReport> VerifyPlan(const VerifyOptions& options) {
   bench.membw_bytes = options.membw_bytes;
   bench.progress = options.progress;
   ASSIGN_OR_RETURN(const BenchMoeReport measured, BenchMoe(bench));
+  // What the machine gives drifts while the layers are measured: the hardware is read on both sides
+  // of them.
+  ASSIGN_OR_RETURN(const Hardware after, measure());
+  report.hardware.bandwidth_gbs = (report.hardware.bandwidth_gbs + after.bandwidth_gbs) / 2;
+  for (size_t i = 0; i < after.rate_gmacs.size(); ++i)
+    report.hardware.rate_gmacs[i] = std::max(report.hardware.rate_gmacs[i], after.rate_gmacs[i]);
+  o.hardware = report.hardware;
+  ASSIGN_OR_RETURN(plan, MakePlan(o));
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     report.rows.push_back({o.shape.name, plan.rows[i].batch, plan.rows[i].routing, plan.rows[i].us,
                            measured.rows[i].us_median});

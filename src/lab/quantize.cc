@@ -19,7 +19,7 @@ namespace carpool {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kUnfinished = "quantize.unfinished.json";
@@ -90,16 +90,16 @@ class Quantizer {
     RETURN_IF_ERROR(MakePieces(checkpoint));
     MakeShards();
     RETURN_IF_ERROR(Claim());
-    Json map = Json::object();
+    OrderedJson map = OrderedJson::object();
     uint64_t total = 0;
     for (size_t s = 0; s < shards_.size(); ++s) {
       if (o_.progress) o_.progress(s, shards_.size());
       RETURN_IF_ERROR(WriteShard(s, map, total));
     }
     RETURN_IF_ERROR(CopyOtherFiles());
-    RETURN_IF_ERROR(
-        WriteTextFile(to_ + "/" + kIndex,
-                      Json{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(1)));
+    RETURN_IF_ERROR(WriteTextFile(
+        to_ + "/" + kIndex,
+        OrderedJson{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(1)));
     std::error_code ec;
     fs::remove(to_ + "/" + kUnfinished, ec);
     report_.bytes_after = total;
@@ -203,9 +203,9 @@ class Quantizer {
         }
       }
     }
-    return Json{{"source", fs::weakly_canonical(from_).string()},
-                {"plan", fmt::format("{:016x}", hash)},
-                {"shards", shards_.size()}}
+    return OrderedJson{{"source", fs::weakly_canonical(from_).string()},
+                       {"plan", fmt::format("{:016x}", hash)},
+                       {"shards", shards_.size()}}
         .dump(1);
   }
 
@@ -229,7 +229,7 @@ class Quantizer {
     return WriteTextFile(unfinished, manifest);
   }
 
-  Status WriteShard(size_t s, Json& map, uint64_t& total) {
+  Status WriteShard(size_t s, OrderedJson& map, uint64_t& total) {
     std::vector<PlannedTensor> tensors;
     for (const size_t p : shards_[s])
       tensors.insert(tensors.end(), pieces_[p].tensors.begin(), pieces_[p].tensors.end());
@@ -282,7 +282,7 @@ class Quantizer {
         continue;
       if (name == "config.json") {
         ASSIGN_OR_RETURN(const std::string text, ReadTextFile(entry.path().string()));
-        Json config = Json::parse(text, nullptr, false);
+        OrderedJson config = OrderedJson::parse(text, nullptr, false);
         if (!config.is_object())
           return MakeError(ErrorCode::kCorrupt, "{}: not a JSON object", entry.path().string());
         config.erase("quantization_config");

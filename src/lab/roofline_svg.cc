@@ -7,9 +7,9 @@
 namespace carpool {
 namespace {
 
-constexpr double kLeft = 70, kRight = 620, kTop = 50, kBottom = 350;
-constexpr const char* kColours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
-                                    "#ff7f0e", "#17becf", "#8c564b"};
+constexpr double kRoofLeft = 70, kRight = 620, kTop = 50, kBottom = 350;
+constexpr const char* kRoofColours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
+                                        "#ff7f0e", "#17becf", "#8c564b"};
 
 std::string Escape(const std::string& text) {
   std::string out;
@@ -36,7 +36,7 @@ std::string RooflineSvg(const BenchMoeReport& report, const std::string& title) 
   top_rate *= 1.1;
   const double octaves = std::log2(most_rows) * 1.1;
   const auto x = [&](double rows) {
-    return kLeft + (kRight - kLeft) * std::log2(std::max(1.0, rows)) / octaves;
+    return kRoofLeft + (kRight - kRoofLeft) * std::log2(std::max(1.0, rows)) / octaves;
   };
   const auto y = [&](double rate) { return kBottom - (kBottom - kTop) * rate / top_rate; };
   std::string svg = fmt::format(
@@ -44,7 +44,7 @@ std::string RooflineSvg(const BenchMoeReport& report, const std::string& title) 
       "font-family=\"sans-serif\" font-size=\"12\">\n"
       "<rect width=\"800\" height=\"410\" fill=\"white\"/>\n<text x=\"{}\" y=\"25\" "
       "font-size=\"15\">{}</text>\n",
-      kLeft, Escape(title));
+      kRoofLeft, Escape(title));
   for (double rows = 1.0; std::log2(rows) <= octaves; rows *= 2.0) {
     svg += fmt::format(
         "<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"#eee\"/>\n"
@@ -56,11 +56,11 @@ std::string RooflineSvg(const BenchMoeReport& report, const std::string& title) 
     svg += fmt::format(
         "<line x1=\"{0}\" y1=\"{1:.1f}\" x2=\"{2}\" y2=\"{1:.1f}\" stroke=\"#eee\"/>\n"
         "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.1f}</text>\n",
-        kLeft, y(rate), kRight, kLeft - 6, y(rate) + 4, rate);
+        kRoofLeft, y(rate), kRight, kRoofLeft - 6, y(rate) + 4, rate);
   }
   svg += fmt::format(
       "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">rows per distinct expert</text>\n",
-      (kLeft + kRight) / 2, kBottom + 40);
+      (kRoofLeft + kRight) / 2, kBottom + 40);
   svg += fmt::format(
       "<text x=\"18\" y=\"{0}\" text-anchor=\"middle\" transform=\"rotate(-90 18 {0})\">weights "
       "read, GB/s</text>\n",
@@ -69,13 +69,13 @@ std::string RooflineSvg(const BenchMoeReport& report, const std::string& title) 
       "<line x1=\"{0}\" y1=\"{1:.1f}\" x2=\"{2}\" y2=\"{1:.1f}\" stroke=\"black\" "
       "stroke-dasharray=\"6 3\"/>\n"
       "<text x=\"{2}\" y=\"{3:.1f}\" text-anchor=\"end\">memory reads {4:.1f} GB/s</text>\n",
-      kLeft, y(report.membw_gbytes_per_s), kRight, y(report.membw_gbytes_per_s) - 6,
+      kRoofLeft, y(report.membw_gbytes_per_s), kRight, y(report.membw_gbytes_per_s) - 6,
       report.membw_gbytes_per_s);
   std::map<std::string, size_t> policies;
   for (const auto& r : report.rows) {
     const size_t n = policies.size();
     const auto [it, added] = policies.try_emplace(r.routing, n);
-    const char* colour = kColours[it->second % std::size(kColours)];
+    const char* colour = kRoofColours[it->second % std::size(kRoofColours)];
     if (added) {
       const double at = kTop + 20.0 * static_cast<double>(n);
       svg += fmt::format(

@@ -12,7 +12,7 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 /// Characters of about `tokens` tokens; servers cut text their own way.
 size_t Characters(size_t tokens) { return 4 * tokens; }
@@ -180,15 +180,15 @@ Result<ServerUnderTest> ServerUnderTest::Connect(const ServerUrl& url, const Ser
   ServerUnderTest s(url, o);
   ASSIGN_OR_RETURN(const HttpAnswer answer,
                    HttpCall(url.host, url.port, "GET", "/v1/models", {}, o.api_key));
-  const json models = json::parse(answer.body, nullptr, false);
+  const Json models = Json::parse(answer.body, nullptr, false);
   if (answer.status != 200 || !models.is_object() || !models.contains("data") ||
       !models["data"].is_array() || models["data"].empty()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "{}: wanted a list of models from /v1/models, got HTTP {}: {}", url.Text(),
                      answer.status, answer.body.substr(0, 200));
   }
-  const json* chosen = nullptr;
-  for (const json& m : models["data"])
+  const Json* chosen = nullptr;
+  for (const Json& m : models["data"])
     if (m.is_object() && (o.model.empty() || m.value("id", "") == o.model)) {
       chosen = &m;
       break;

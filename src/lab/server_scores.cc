@@ -7,13 +7,13 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using Token = ScoredToken;
 
 /// Throws what nlohmann throws.
-std::vector<Token> ReadTokens(const json& logprobs, size_t generated) {
-  const json &tokens = logprobs.at("tokens"), &values = logprobs.at("token_logprobs");
-  const json* top = logprobs.contains("top_logprobs") ? &logprobs.at("top_logprobs") : nullptr;
+std::vector<Token> ReadTokens(const Json& logprobs, size_t generated) {
+  const Json &tokens = logprobs.at("tokens"), &values = logprobs.at("token_logprobs");
+  const Json* top = logprobs.contains("top_logprobs") ? &logprobs.at("top_logprobs") : nullptr;
   std::vector<Token> out;
   for (size_t t = 1; t + generated < tokens.size(); ++t) {
     Token token;
@@ -42,8 +42,8 @@ bool PromptScorer::Read(const std::string& body, size_t prompts, size_t generate
                         std::vector<std::vector<Token>>& out) {
   out.assign(prompts, {});
   try {
-    const json document = json::parse(body);
-    for (const json& choice : document.at("choices")) {
+    const Json document = Json::parse(body);
+    for (const Json& choice : document.at("choices")) {
       auto tokens = ReadTokens(choice.at("logprobs"), generated);
       out.at(choice.at("index").get<size_t>()) = std::move(tokens);
     }
@@ -63,7 +63,7 @@ Result<std::vector<std::vector<Token>>> PromptScorer::Score(
     const std::vector<std::string>& prompts) {
   while (!forms_.empty()) {
     const Form& form = forms_.front();
-    json body = {{"model", model_},  {"prompt", prompts}, {"max_tokens", form.max_tokens},
+    Json body = {{"model", model_},  {"prompt", prompts}, {"max_tokens", form.max_tokens},
                  {"temperature", 0}, {"echo", true},      {"logprobs", form.alternatives}};
     if (carpool_) body["moe"] = {{"score_as_decode", true}};
     ASSIGN_OR_RETURN(const HttpAnswer answer,

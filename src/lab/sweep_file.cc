@@ -11,7 +11,7 @@
 namespace carpool {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "carpool-calibration-1";
 
@@ -21,14 +21,14 @@ uint64_t Fnv(std::span<const int32_t> tokens) {
   return hash;
 }
 
-double Number(const Json& j, const char* key) {
+double Number(const OrderedJson& j, const char* key) {
   const double value = j.at(key).get<double>();
   if (!std::isfinite(value)) throw std::runtime_error(std::string(key) + " is no number");
   return value;
 }
 
 /// Throws what nlohmann throws, or runtime_error.
-SweepPoint PointFromJson(const Json& j) {
+SweepPoint PointFromJson(const OrderedJson& j) {
   SweepPoint p;
   p.batch = j.at("batch").get<size_t>();
   p.routing = j.at("routing").get<std::string>();
@@ -47,7 +47,7 @@ SweepPoint PointFromJson(const Json& j) {
   p.step_us = Number(j, "step_us");
   p.moe_us = Number(j, "moe_us_per_layer");
   p.tokens_per_s = Number(j, "tokens_per_s");
-  const Json& ratio = j.at("step_ratio");
+  const OrderedJson& ratio = j.at("step_ratio");
   p.step_ratio = {Number(ratio, "value"), ratio.at("ci95").at(0).get<double>(),
                   ratio.at("ci95").at(1).get<double>()};
   if (p.batch == 0) throw std::runtime_error("batch is 0");
@@ -57,7 +57,7 @@ SweepPoint PointFromJson(const Json& j) {
 }
 
 /// Throws what nlohmann throws, or runtime_error.
-LayerPoint LayerPointFromJson(const Json& j) {
+LayerPoint LayerPointFromJson(const OrderedJson& j) {
   LayerPoint p;
   p.batch = j.at("batch").get<size_t>();
   p.layer = j.at("layer").get<size_t>();
@@ -67,15 +67,15 @@ LayerPoint LayerPointFromJson(const Json& j) {
   return p;
 }
 
-Json PointsJson(const std::vector<SweepPoint>& points) {
-  Json list = Json::array();
+OrderedJson PointsJson(const std::vector<SweepPoint>& points) {
+  OrderedJson list = OrderedJson::array();
   for (const SweepPoint& p : points) list.push_back(PointJson(p));
   return list;
 }
 
 template <typename Point>
 Result<std::vector<Point>> LoadLines(const std::string& path, const SweepFingerprint& fingerprint,
-                                     Point (*from_json)(const Json&)) {
+                                     Point (*from_json)(const OrderedJson&)) {
   std::error_code ec;
   if (!std::filesystem::exists(path, ec)) return std::vector<Point>{};
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
@@ -86,7 +86,7 @@ Result<std::vector<Point>> LoadLines(const std::string& path, const SweepFingerp
     start = end + 1;
     ++number;
     try {
-      const Json json = Json::parse(line);
+      const OrderedJson json = OrderedJson::parse(line);
       if (number > 1) {
         points.push_back(from_json(json));
         continue;
@@ -108,7 +108,7 @@ Result<std::vector<Point>> LoadLines(const std::string& path, const SweepFingerp
 
 template <typename Point>
 Status AppendLines(const std::string& path, const SweepFingerprint& fingerprint,
-                   const std::vector<Point>& points, Json (*to_json)(const Point&)) {
+                   const std::vector<Point>& points, OrderedJson (*to_json)(const Point&)) {
   // What an interruption cut short is replaced, not continued.
   std::string text;
   std::error_code ec;
@@ -123,7 +123,7 @@ Status AppendLines(const std::string& path, const SweepFingerprint& fingerprint,
 
 }  // namespace
 
-Json PointJson(const SweepPoint& p) {
+OrderedJson PointJson(const SweepPoint& p) {
   return {{"batch", p.batch},
           {"routing", p.routing},
           {"tokens", p.tokens},
@@ -143,7 +143,7 @@ Json PointJson(const SweepPoint& p) {
           {"tokens_per_s", p.tokens_per_s},
           {"step_ratio",
            {{"value", p.step_ratio.value},
-            {"ci95", Json::array({p.step_ratio.low, p.step_ratio.high})}}}};
+            {"ci95", OrderedJson::array({p.step_ratio.low, p.step_ratio.high})}}}};
 }
 
 SweepFingerprint MakeFingerprint(const ModelConfig& model, std::span<const int32_t> text,
@@ -163,7 +163,7 @@ SweepFingerprint MakeFingerprint(const ModelConfig& model, std::span<const int32
           {"seed", o.seed}};
 }
 
-Json LayerPointJson(const LayerPoint& p) {
+OrderedJson LayerPointJson(const LayerPoint& p) {
   return {{"batch", p.batch},
           {"layer", p.layer},
           {"k0", p.k0},
@@ -191,18 +191,19 @@ Status AppendLayerPoints(const std::string& path, const SweepFingerprint& finger
   return AppendLines(path, fingerprint, points, &LayerPointJson);
 }
 
-Json CalibrationJson(const Calibration& c) {
-  Json json;
+OrderedJson CalibrationJson(const Calibration& c) {
+  OrderedJson json;
   json["format"] = kFormat;
   json["fingerprint"] = c.fingerprint;
   json["max_kl"] = c.budget.max_kl;
   json["max_kl_p99"] = c.budget.max_kl_p99;
-  json["max_ce"] = std::isfinite(c.budget.max_ce) ? Json(c.budget.max_ce) : Json(nullptr);
+  json["max_ce"] =
+      std::isfinite(c.budget.max_ce) ? OrderedJson(c.budget.max_ce) : OrderedJson(nullptr);
   if (c.has_fit) json["fit"] = {{"a", c.fit.a}, {"b", c.fit.b}, {"c", c.fit.c}, {"r2", c.fit.r2}};
   json["recommended"] = PointsJson(c.recommended);
   json["points"] = PointsJson(c.points);
   if (!c.layers.empty()) {
-    json["layers"] = Json::array();
+    json["layers"] = OrderedJson::array();
     for (const LayerPoint& p : c.layers) json["layers"].push_back(LayerPointJson(p));
   }
   return json;
@@ -211,7 +212,7 @@ Json CalibrationJson(const Calibration& c) {
 Result<Calibration> LoadCalibration(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   try {
-    const Json json = Json::parse(text);
+    const OrderedJson json = OrderedJson::parse(text);
     if (json.at("format") != kFormat)
       throw std::runtime_error("format is not " + std::string(kFormat));
     Calibration c;
@@ -219,13 +220,13 @@ Result<Calibration> LoadCalibration(const std::string& path) {
     c.budget.max_kl = Number(json, "max_kl");
     c.budget.max_kl_p99 = Number(json, "max_kl_p99");
     if (!json.at("max_ce").is_null()) c.budget.max_ce = Number(json, "max_ce");
-    for (const Json& p : json.at("points")) c.points.push_back(PointFromJson(p));
-    for (const Json& p : json.at("recommended")) c.recommended.push_back(PointFromJson(p));
+    for (const OrderedJson& p : json.at("points")) c.points.push_back(PointFromJson(p));
+    for (const OrderedJson& p : json.at("recommended")) c.recommended.push_back(PointFromJson(p));
     if (json.contains("layers"))
-      for (const Json& p : json.at("layers")) c.layers.push_back(LayerPointFromJson(p));
+      for (const OrderedJson& p : json.at("layers")) c.layers.push_back(LayerPointFromJson(p));
     if (c.recommended.empty()) throw std::runtime_error("it recommends nothing");
     if (json.contains("fit")) {
-      const Json& f = json.at("fit");
+      const OrderedJson& f = json.at("fit");
       c.fit = {Number(f, "a"), Number(f, "b"), Number(f, "c"), Number(f, "r2")};
       c.has_fit = true;
     }

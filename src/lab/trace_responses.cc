@@ -9,7 +9,7 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr size_t kAll = SIZE_MAX;
 
@@ -32,21 +32,21 @@ std::string DecodeBase64(const std::string& text) {
 }
 
 /// Throws what nlohmann throws.
-Result<NpyArray> ReadNested(const json& list, const std::string& where) {
+Result<NpyArray> ReadNested(const Json& list, const std::string& where) {
   NpyArray out;
   out.shape = {list.size(), 0, 0};
-  for (const json& token : list) {
-    for (const json& layer : token) {
+  for (const Json& token : list) {
+    for (const Json& layer : token) {
       if (out.shape[2] == 0) out.shape[1] = token.size(), out.shape[2] = layer.size();
       if (token.size() != out.shape[1] || layer.size() != out.shape[2])
         return BadTrace("{}: rows of routed_experts of different sizes", where);
-      for (const json& id : layer) out.values.push_back(id.get<int64_t>());
+      for (const Json& id : layer) out.values.push_back(id.get<int64_t>());
     }
   }
   return out;
 }
 
-Result<NpyArray> ReadExperts(const json& value, const std::string& where) {
+Result<NpyArray> ReadExperts(const Json& value, const std::string& where) {
   if (value.is_array()) return ReadNested(value, where);
   if (!value.is_string())
     return BadTrace("{}: wanted routed_experts as a list or base64, got {}", where,
@@ -61,9 +61,9 @@ Result<NpyArray> ReadExperts(const json& value, const std::string& where) {
 }
 
 /// Throws what nlohmann throws.
-Status AddChoice(const json& choice, size_t decode_tokens, size_t request, const std::string& where,
+Status AddChoice(const Json& choice, size_t decode_tokens, size_t request, const std::string& where,
                  TraceSteps& steps) {
-  const json* value = choice.contains("routed_experts") ? &choice.at("routed_experts") : nullptr;
+  const Json* value = choice.contains("routed_experts") ? &choice.at("routed_experts") : nullptr;
   if (value == nullptr && choice.contains("sglext"))
     value = &choice.at("sglext").at("routed_experts");
   if (value == nullptr || value->is_null())
@@ -81,9 +81,9 @@ Status AddChoice(const json& choice, size_t decode_tokens, size_t request, const
 }
 
 /// Throws what nlohmann throws.
-Status AddResponse(const json& response, size_t& requests, const std::string& where,
+Status AddResponse(const Json& response, size_t& requests, const std::string& where,
                    TraceSteps& steps) {
-  const json& choices = response.at("choices");
+  const Json& choices = response.at("choices");
   size_t decode = kAll;
   if (!response.contains("prompt_routed_experts") ||
       response.at("prompt_routed_experts").is_null()) {
@@ -95,7 +95,7 @@ Status AddResponse(const json& response, size_t& requests, const std::string& wh
           "{}: wanted usage.completion_tokens, to tell generated tokens from the prompt", where);
     decode = std::max<size_t>(generated / std::max<size_t>(choices.size(), 1), 1) - 1;
   }
-  for (const json& choice : choices)
+  for (const Json& choice : choices)
     RETURN_IF_ERROR(AddChoice(choice, decode, requests++, where, steps));
   return {};
 }
@@ -107,11 +107,11 @@ Result<TraceSteps> ReadResponses(std::string_view text, const std::string& path)
   size_t requests = 0;
   std::string where = path;
   try {
-    const json whole = json::parse(text, nullptr, false);
+    const Json whole = Json::parse(text, nullptr, false);
     if (whole.is_object()) {
       RETURN_IF_ERROR(AddResponse(whole, requests, where, steps));
     } else if (whole.is_array()) {
-      for (const json& response : whole)
+      for (const Json& response : whole)
         RETURN_IF_ERROR(AddResponse(response, requests, where, steps));
     } else {
       size_t number = 0;
@@ -120,7 +120,7 @@ Result<TraceSteps> ReadResponses(std::string_view text, const std::string& path)
         const std::string_view line = text.substr(start, end - start);
         start = end + 1;
         where = fmt::format("{}: line {}", path, ++number);
-        if (!line.empty()) RETURN_IF_ERROR(AddResponse(json::parse(line), requests, where, steps));
+        if (!line.empty()) RETURN_IF_ERROR(AddResponse(Json::parse(line), requests, where, steps));
       }
     }
   } catch (const std::exception& e) {

@@ -27,6 +27,18 @@ KvCache::Plane::~Plane() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }
 
+void KvCache::Plane::Commit() {
+  if (data_ == nullptr) return;
+  madvise(data_, bytes_, MADV_HUGEPAGE);  // a wish; small pages do as well
+  constexpr size_t kSmallestPage = 4096;
+  for (size_t at = 0; at < bytes_; at += kSmallestPage) data_[at / sizeof(float)] = 0.0f;
+}
+
+void KvCache::Commit() {
+  for (Plane& plane : entries_) plane.Commit();
+  for (Plane& plane : index_) plane.Commit();
+}
+
 KvCache::KvCache(KvLayout layout, size_t num_pages)
     : layout_(std::move(layout)), num_pages_(num_pages) {
   const size_t tokens = num_pages * kPageTokens;

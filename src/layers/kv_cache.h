@@ -40,6 +40,10 @@ class KvCache {
 
   const KvLayout& layout() const { return layout_; }
   size_t num_pages() const { return num_pages_; }
+  size_t bytes() const { return num_pages_ * kPageTokens * layout_.BytesPerToken(); }
+  /// Touches all of it now, in huge pages where there are any: a server's steps then never wait for
+  /// the system, and its memory does not grow.
+  void Commit();
   size_t free_pages() const { return free_.size(); }
 
   /// Makes room for `tokens` tokens in all. False, and nothing changed, when there are too few free
@@ -74,6 +78,7 @@ class KvCache {
     Plane(Plane&& o) noexcept : data_(o.data_), bytes_(o.bytes_) { o.data_ = nullptr; }
     Plane& operator=(Plane&&) = delete;
     float* data() { return data_; }
+    void Commit();
 
    private:
     float* data_ = nullptr;

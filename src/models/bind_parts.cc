@@ -1,5 +1,9 @@
 #include "models/bind_parts.h"
 
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "models/all_models.h"
@@ -10,6 +14,42 @@ namespace {
 /// A config that promises far more than the checkpoint holds must not make us list millions of
 /// names.
 constexpr size_t kEnoughProblems = 10'000;
+
+LayerWeights BindLayer(const ModelConfig& c, TensorBinder& b, const std::string& at, size_t i) {
+  LayerWeights layer;
+  layer.input_norm = b.Vector(at + ".input_layernorm.weight", c.hidden);
+  layer.post_attention_norm = b.Vector(at + ".post_attention_layernorm.weight", c.hidden);
+  FindArchitecture(c.model_type)->bind(c, b, at, i, layer);
+  return layer;
+}
+
+/// Layer `i` of a checkpoint whose main model ends before it; nullopt and a note when it is not
+/// there as a whole.
+std::optional<MtpWeights> BindMtp(ModelConfig c, TensorBinder& b, size_t i,
+                                  const ModelWeights& model) {
+  const std::string at = "model.layers." + std::to_string(i);
+  for (const char* part : {"eh_proj", "enorm", "hnorm", "shared_head.norm", "input_layernorm"}) {
+    if (b.HasPrefix(at + "." + part + ".")) continue;
+    b.NoteMissingOptional(fmt::format(
+        "MTP layer {}{}", i, b.HasPrefix(at + ".") ? fmt::format(" (it has no {})", part) : ""));
+    b.IgnorePrefix(at + ".");
+    return std::nullopt;
+  }
+  c.mlp.resize(i + 1, MlpKind::kSparse);
+  if (!c.mla.indexer.empty()) c.mla.indexer.resize(i + 1, IndexerKind::kFull);
+  MtpWeights w;
+  w.embed_norm = b.Vector(at + ".enorm.weight", c.hidden);
+  w.hidden_norm = b.Vector(at + ".hnorm.weight", c.hidden);
+  w.eh_proj = b.Linear(at + ".eh_proj", c.hidden, 2 * c.hidden);
+  w.layer = BindLayer(c, b, at, i);
+  w.norm = b.Vector(at + ".shared_head.norm.weight", c.hidden);
+  const auto own = [&](const std::string& module, const StoredMatrix& fallback) {
+    return b.HasPrefix(module + ".") ? b.Linear(module, c.vocab_size, c.hidden) : fallback;
+  };
+  w.embed_tokens = own(at + ".embed_tokens", model.embed_tokens);
+  w.lm_head = own(at + ".shared_head.head", model.lm_head);
+  return w;
+}
 
 }  // namespace
 
@@ -139,8 +179,7 @@ void BindUsualLayer(const ModelConfig& c, TensorBinder& b, const std::string& at
 }
 
 Result<ModelWeights> BindModel(const ModelConfig& c, TensorBinder& b) {
-  const Architecture* architecture = FindArchitecture(c.model_type);
-  CARPOOL_CHECK(architecture != nullptr);
+  CARPOOL_CHECK(FindArchitecture(c.model_type) != nullptr);
   ModelWeights w;
   w.embed_tokens = b.Linear("model.embed_tokens", c.vocab_size, c.hidden);
   if (c.tie_embeddings) {
@@ -150,22 +189,12 @@ Result<ModelWeights> BindModel(const ModelConfig& c, TensorBinder& b) {
     w.lm_head = b.Linear("lm_head", c.vocab_size, c.hidden);
   }
   w.norm = b.Vector("model.norm.weight", c.hidden);
-  for (size_t i = 0; i < c.num_layers && b.num_problems() < kEnoughProblems; ++i) {
-    const std::string at = "model.layers." + std::to_string(i);
-    LayerWeights layer;
-    layer.input_norm = b.Vector(at + ".input_layernorm.weight", c.hidden);
-    layer.post_attention_norm = b.Vector(at + ".post_attention_layernorm.weight", c.hidden);
-    architecture->bind(c, b, at, i, layer);
-    w.layers.push_back(std::move(layer));
-  }
-  for (size_t i = 0; i < c.num_mtp_layers; ++i) {
-    const std::string at = "model.layers." + std::to_string(c.num_layers + i) + ".";
-    if (b.HasPrefix(at)) {
-      b.IgnorePrefix(at);  // drafts are not made yet
-    } else {
-      b.NoteMissingOptional("MTP layer " + std::to_string(c.num_layers + i));
-    }
-  }
+  for (size_t i = 0; i < c.num_layers && b.num_problems() < kEnoughProblems; ++i)
+    w.layers.push_back(BindLayer(c, b, "model.layers." + std::to_string(i), i));
+  const size_t parameters = b.report().parameters;
+  for (size_t i = 0; i < c.num_mtp_layers; ++i)
+    if (auto mtp = BindMtp(c, b, c.num_layers + i, w)) w.mtp.push_back(*std::move(mtp));
+  w.mtp_parameters = b.report().parameters - parameters;
   RETURN_IF_ERROR(b.Finish());
   return w;
 }

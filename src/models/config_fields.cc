@@ -8,18 +8,18 @@
 
 namespace carpool {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
-std::string ShortJson(const json& value) {
+std::string ShortJson(const Json& value) {
   if (value.is_array()) return fmt::format("a list of {}", value.size());
   if (value.is_object()) return "an object";
-  return Printable(value.dump(-1, ' ', false, json::error_handler_t::replace), 80);
+  return Printable(value.dump(-1, ' ', false, Json::error_handler_t::replace), 80);
 }
 
-ConfigFields::ConfigFields(const json& object, std::string where)
+ConfigFields::ConfigFields(const Json& object, std::string where)
     : object_(object), where_(std::move(where)) {}
 
-const json* ConfigFields::Find(Names names) const {
+const Json* ConfigFields::Find(Names names) const {
   for (const char* name : names) {
     const auto it = object_.find(name);
     if (it != object_.end() && !it->is_null()) return &*it;
@@ -38,7 +38,7 @@ void ConfigFields::Require(bool good, std::string_view field, std::string_view w
 }
 
 size_t ConfigFields::Size(Names names, size_t min, size_t max, std::optional<size_t> fallback) {
-  const json* value = Find(names);
+  const Json* value = Find(names);
   const std::string wanted = fmt::format("a whole number from {} to {}", min, max);
   if (value == nullptr) {
     if (!fallback) Fail(*names.begin(), wanted, "nothing");
@@ -58,7 +58,7 @@ size_t ConfigFields::Size(Names names, size_t min, size_t max, std::optional<siz
 }
 
 double ConfigFields::Number(Names names, double min, double max, std::optional<double> fallback) {
-  const json* value = Find(names);
+  const Json* value = Find(names);
   const std::string wanted = fmt::format("a number from {} to {}", min, max);
   if (value == nullptr) {
     if (!fallback) Fail(*names.begin(), wanted, "nothing");
@@ -73,7 +73,7 @@ double ConfigFields::Number(Names names, double min, double max, std::optional<d
 }
 
 bool ConfigFields::Flag(Names names, bool fallback) {
-  const json* value = Find(names);
+  const Json* value = Find(names);
   if (value == nullptr) return fallback;
   if (value->is_boolean()) return value->get<bool>();
   Fail(*names.begin(), "true or false", ShortJson(*value));
@@ -81,7 +81,7 @@ bool ConfigFields::Flag(Names names, bool fallback) {
 }
 
 std::string ConfigFields::Text(Names names, std::string fallback) {
-  const json* value = Find(names);
+  const Json* value = Find(names);
   if (value == nullptr) return fallback;
   if (value->is_string()) return value->get<std::string>();
   Fail(*names.begin(), "a string", ShortJson(*value));
@@ -94,7 +94,7 @@ void ConfigFields::RequireText(Names names, std::string_view wanted) {
     Fail(*names.begin(), wanted, fmt::format("'{}'", Printable(got)), ErrorCode::kUnsupported);
 }
 
-ConfigFields ConfigFields::Inside(const char* field, const json& object) const {
+ConfigFields ConfigFields::Inside(const char* field, const Json& object) const {
   return ConfigFields(object, fmt::format("{}: {}", where_, field));
 }
 

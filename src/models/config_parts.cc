@@ -9,7 +9,7 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 std::string Quoted(std::string_view text) { return fmt::format("'{}'", Printable(text)); }
 
@@ -30,7 +30,7 @@ void ReadGqa(ConfigFields& f, ModelConfig& c) {
   c.softmax_scale = 1.0f / std::sqrt(static_cast<float>(c.gqa.head_dim));
   // Newer files keep the share inside rope_parameters.
   double part = f.Number({"partial_rotary_factor"}, 0.0, 1.0, 1.0);
-  if (const json* rope = f.Find({"rope_parameters"}); rope != nullptr && rope->is_object()) {
+  if (const Json* rope = f.Find({"rope_parameters"}); rope != nullptr && rope->is_object()) {
     ConfigFields inner = f.Inside("rope_parameters", *rope);
     part = inner.Number({"partial_rotary_factor"}, 0.0, 1.0, part);
     f.Adopt(inner);
@@ -44,7 +44,7 @@ void ReadGqa(ConfigFields& f, ModelConfig& c) {
 void ReadWindows(ConfigFields& f, ModelConfig& c, const WindowRule& rule) {
   const size_t window = f.Size({"sliding_window"}, 1, kMaxContext, 0);
   if (window == 0) return;
-  const json* types = f.Find({"layer_types"});
+  const Json* types = f.Find({"layer_types"});
   const std::string wanted =
       fmt::format("{} strings \"full_attention\" or \"sliding_attention\"", c.num_layers);
   if (types != nullptr && (!types->is_array() || types->size() < c.num_layers)) {
@@ -54,7 +54,7 @@ void ReadWindows(ConfigFields& f, ModelConfig& c, const WindowRule& rule) {
   for (size_t i = 0; i < c.num_layers; ++i) {
     bool slides = i >= rule.first && (i - rule.first) % rule.every == 0;
     if (types != nullptr) {
-      const json& type = (*types)[i];
+      const Json& type = (*types)[i];
       slides = type == "sliding_attention";
       if (!slides && type != "full_attention")
         f.Fail("layer_types", wanted, ShortJson(type), ErrorCode::kUnsupported);
@@ -93,7 +93,7 @@ void ReadMla(ConfigFields& f, ModelConfig& c, bool needs_q_lora) {
   ReadRope(f, c);
   c.softmax_scale = 1.0f / std::sqrt(static_cast<float>(qk));
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const json* rope = f.Find({key});
+    const Json* rope = f.Find({key});
     if (rope == nullptr || !rope->is_object() || c.rope.scaling == RopeScaling::kNone) continue;
     ConfigFields inner = f.Inside(key, *rope);
     if (inner.Find({"mscale_all_dim"}) == nullptr) continue;
@@ -117,14 +117,14 @@ void ReadIndexer(ConfigFields& f, ModelConfig& c, bool rope_interleave) {
   if (!f.ok()) return;
   // Which layers run their own indexer: a list, a pattern, or a frequency with an offset.
   const size_t most = c.num_layers + c.num_mtp_layers;
-  if (const json* list = f.Find({"indexer_types"})) {
+  if (const Json* list = f.Find({"indexer_types"})) {
     const std::string wanted = fmt::format("{} strings \"full\" or \"shared\"", c.num_layers);
     if (!list->is_array() || list->size() < c.num_layers || list->size() > most) {
       f.Fail("indexer_types", wanted, ShortJson(*list));
       return;
     }
     for (size_t i = 0; i < c.num_layers; ++i) {
-      const json& kind = (*list)[i];
+      const Json& kind = (*list)[i];
       if (kind != "full" && kind != "shared") f.Fail("indexer_types", wanted, ShortJson(kind));
       m.indexer.push_back(kind == "full" ? IndexerKind::kFull : IndexerKind::kShared);
     }
@@ -156,7 +156,7 @@ void ReadRope(ConfigFields& f, ModelConfig& c) {
   RopeSpec& r = c.rope;
   std::optional<double> theta;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const json* scaling = f.Find({key});
+    const Json* scaling = f.Find({key});
     if (scaling == nullptr) continue;
     if (!scaling->is_object()) {
       f.Fail(key, "an object or null", ShortJson(*scaling));
@@ -260,7 +260,7 @@ void ReadSharedExperts(ConfigFields& f, ModelConfig& c) {
 
 void ReadFirstDense(ConfigFields& f, ModelConfig& c) {
   if (!f.ok()) return;
-  const json* list = f.Find({"mlp_layer_types"});
+  const Json* list = f.Find({"mlp_layer_types"});
   if (list == nullptr) {
     const size_t dense = f.Size({"first_k_dense_replace"}, 0, c.num_layers, 0);
     c.mlp.assign(c.num_layers, MlpKind::kSparse);
@@ -274,7 +274,7 @@ void ReadFirstDense(ConfigFields& f, ModelConfig& c) {
     return;
   }
   for (size_t i = 0; i < c.num_layers; ++i) {
-    const json& kind = (*list)[i];
+    const Json& kind = (*list)[i];
     if (kind != "dense" && kind != "sparse") f.Fail("mlp_layer_types", wanted, ShortJson(kind));
     c.mlp.push_back(kind == "dense" ? MlpKind::kDense : MlpKind::kSparse);
   }
@@ -284,14 +284,14 @@ void ReadSparseStep(ConfigFields& f, ModelConfig& c) {
   const size_t step = f.Size({"decoder_sparse_step"}, 1, kMaxLayers, 1);
   for (size_t i = 0; i < c.num_layers; ++i)
     c.mlp.push_back((i + 1) % step == 0 ? MlpKind::kSparse : MlpKind::kDense);
-  const json* list = f.Find({"mlp_only_layers"});
+  const Json* list = f.Find({"mlp_only_layers"});
   if (list == nullptr) return;
   const std::string wanted = fmt::format("a list of layer numbers below {}", c.num_layers);
   if (!list->is_array() || list->size() > kMaxLayers) {
     f.Fail("mlp_only_layers", wanted, ShortJson(*list));
     return;
   }
-  for (const json& layer : *list) {
+  for (const Json& layer : *list) {
     if (layer.is_number_unsigned() && layer.get<uint64_t>() < c.num_layers) {
       c.mlp[layer.get<size_t>()] = MlpKind::kDense;
     } else {

@@ -15,13 +15,13 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr size_t kMaxEos = 1024;
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 /// model_type, or what "architectures" implies.
-std::string ModelType(const json& config) {
+std::string ModelType(const Json& config) {
   if (const auto it = config.find("model_type"); it != config.end() && it->is_string())
     return it->get<std::string>();
   const auto it = config.find("architectures");
@@ -36,11 +36,11 @@ std::string ModelType(const json& config) {
 /// Ids of "eos_token_id": one number or a list.
 std::vector<int32_t> EosIds(ConfigFields& fields, size_t vocab) {
   std::vector<int32_t> ids;
-  const json* value = fields.Find({"eos_token_id"});
+  const Json* value = fields.Find({"eos_token_id"});
   if (value == nullptr) return ids;
   const std::string wanted =
       fmt::format("an id or a list of up to {} ids from 0 to {}", kMaxEos, vocab - 1);
-  const auto add = [&](const json& id) {
+  const auto add = [&](const Json& id) {
     if (id.is_number_unsigned() && id.get<uint64_t>() < vocab) {
       ids.push_back(static_cast<int32_t>(id.get<uint64_t>()));
     } else {
@@ -58,7 +58,7 @@ std::vector<int32_t> EosIds(ConfigFields& fields, size_t vocab) {
 }
 
 /// What every family has, then what is the architecture's own.
-Result<ModelConfig> Parse(const Architecture& architecture, const json& object,
+Result<ModelConfig> Parse(const Architecture& architecture, const Json& object,
                           const std::string& where) {
   ConfigFields f(object, where);
   ModelConfig c;
@@ -86,7 +86,7 @@ Status ReadGenerationConfig(const std::string& dir, ModelConfig& c) {
   std::error_code ec;
   if (!std::filesystem::exists(path, ec)) return {};
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
-  ASSIGN_OR_RETURN(const json object, ParseJsonObject(text, path));
+  ASSIGN_OR_RETURN(const Json object, ParseJsonObject(text, path));
   ConfigFields f(object, path);
   if (auto ids = EosIds(f, c.vocab_size); !ids.empty()) c.eos_ids = std::move(ids);
   c.default_temperature = static_cast<float>(f.Number({"temperature"}, 0.0, 100.0, 1.0));
@@ -101,8 +101,8 @@ size_t ModelConfig::NumMoeLayers() const {
 }
 
 Result<ModelConfig> ParseModelConfig(const std::string& text, const std::string& where) {
-  ASSIGN_OR_RETURN(const json document, ParseJsonObject(text, where));
-  const json* object = &document;
+  ASSIGN_OR_RETURN(const Json document, ParseJsonObject(text, where));
+  const Json* object = &document;
   std::string type = ModelType(document);
   // Multimodal wrappers keep the language model's fields one level down.
   for (const char* nested : {"text_config", "language_config", "llm_config"}) {

@@ -10,13 +10,13 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::TempDir;
 
-json Good() {
-  return json::parse(R"({
+Json Good() {
+  return Json::parse(R"({
     "model_type": "glm_moe_dsa", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 128,
     "moe_intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4,
     "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24,
@@ -28,8 +28,8 @@ json Good() {
 
 /// Good() with a JSON merge patch: null removes a field.
 Result<ModelConfig> Patched(const char* patch) {
-  json config = Good();
-  config.merge_patch(json::parse(patch));
+  Json config = Good();
+  config.merge_patch(Json::parse(patch));
   return ParseModelConfig(config.dump(), "config.json");
 }
 ModelConfig Parsed(const char* patch) {
@@ -87,7 +87,7 @@ TEST(ModelConfig, OldAndNewWaysToSayTheSame) {
 }
 
 TEST(ModelConfig, TextConfigOfAWrapper) {
-  json wrapped = {{"model_type", "glm5v"}, {"text_config", Good()}};
+  Json wrapped = {{"model_type", "glm5v"}, {"text_config", Good()}};
   const auto c = ParseModelConfig(wrapped.dump(), "config.json");
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_EQ(c->hidden, 64u);
@@ -224,7 +224,7 @@ TEST(ModelConfig, BrokenText) {
 }
 
 TEST(ModelConfig, AMillionEosIds) {
-  json config = Good();
+  Json config = Good();
   config["eos_token_id"] = std::vector<int>(1'000'000, 1);
   EXPECT_THAT(ErrorOf(config.dump()), HasSubstr("got a list of 1000000"));
 }

@@ -30,9 +30,11 @@ Result<ModelSummary> SummarizeModel(const std::string& dir) {
   s.report = binder.report();
   for (const auto& [storage, bytes] : s.report.tensor_bytes) s.total_bytes += bytes;
   const auto& c = s.config;
-  s.active_parameters = s.report.parameters - c.NumMoeLayers() *
-                                                  (c.gate.num_experts - c.gate.top_k) * 3 *
-                                                  c.hidden * c.expert_width;
+  s.mtp_layers = weights.mtp.size();
+  s.mtp_parameters = weights.mtp_parameters;
+  s.parameters = s.report.parameters - s.mtp_parameters;
+  s.active_parameters = s.parameters - c.NumMoeLayers() * (c.gate.num_experts - c.gate.top_k) * 3 *
+                                           c.hidden * c.expert_width;
   s.expert_bytes = FirstExpertBytes(weights);
   return s;
 }

@@ -17,7 +17,9 @@ struct ModelSummary {
   std::string
       quantization;      // what the checkpoint says of itself: "NVFP4", "fp8", …; empty: nothing
   size_t num_files = 0;  // safetensors files
-  size_t total_bytes = 0;        // of all weights
+  size_t total_bytes = 0;                     // of all weights
+  size_t parameters = 0;                      // MTP layers left out
+  size_t mtp_layers = 0, mtp_parameters = 0;  // those the checkpoint has
   size_t active_parameters = 0;  // that one token row meets: experts outside its top k left out
   size_t expert_bytes = 0;       // one routed expert: gate, up and down with their scales
 };

@@ -68,12 +68,28 @@ struct LayerWeights {
   std::optional<MoeWeights> moe;
 };
 
+/// A multi-token prediction layer (DeepSeek-V3, arXiv 2412.19437, section 2.2): from the hidden
+/// state of one token and the embedding of the next, the hidden state that predicts the one after.
+/// Bound and checked; nothing drafts with it yet.
+struct MtpWeights {
+  std::vector<float> embed_norm;   // [hidden], "enorm"
+  std::vector<float> hidden_norm;  // [hidden], "hnorm"
+  StoredMatrix eh_proj;       // [hidden, 2 * hidden]: normed embedding, then normed hidden state
+  LayerWeights layer;         // always sparse, with an indexer of its own where the model has one
+  std::vector<float> norm;    // [hidden], before the head
+  StoredMatrix embed_tokens;  // [vocab, hidden]; the model's own where the layer has none
+  StoredMatrix lm_head;       // the same
+};
+
 /// Views into the checkpoint (matrices) and copies (vectors).
 struct ModelWeights {
   StoredMatrix embed_tokens;  // [vocab, hidden]
   StoredMatrix lm_head;       // [vocab, hidden]; the same as embed_tokens when tied
   std::vector<float> norm;    // [hidden]
   std::vector<LayerWeights> layers;
+  std::vector<MtpWeights> mtp;  // those the checkpoint has
+  size_t mtp_parameters =
+      0;  // of all of them, an embedding or head of the model's not counted again
 };
 
 /// Binds every tensor of `config`'s architecture and finishes the binder: its report is complete

@@ -158,14 +158,48 @@ TEST(ModelWeights, AbsentMtpLayerIsNoted) {
   EXPECT_FALSE(w.layers[1].indexer.has_value());
 }
 
-TEST(ModelWeights, PresentMtpAndSharedIndexerTensorsAreNotUnused) {
+TEST(ModelWeights, PresentMtpLayerIsBound) {
+  auto tensors = TinyTensors();
+  for (const TestTensor& tensor :
+       TinyTensors()) {  // a sparse layer like layer 1, with the indexer of layer 0
+    for (const std::string from : {"model.layers.1.", "model.layers.0.self_attn.indexer."}) {
+      if (!tensor.name.starts_with(from)) continue;
+      Add(tensors, "model.layers.2." + tensor.name.substr(std::string("model.layers.1.").size()),
+          tensor.shape);
+    }
+  }
+  const std::string at = "model.layers.2.";
+  Add(tensors, at + "eh_proj.weight", {4, 8});
+  for (const char* norm : {"enorm", "hnorm", "shared_head.norm"})
+    Add(tensors, at + norm + ".weight", {4});
+  LoadReport report;
+  ModelWeights w;
+  EXPECT_EQ(Bind(Tiny(), tensors, &report, &w), "");
+  EXPECT_TRUE(report.missing_optional.empty());
+  EXPECT_TRUE(report.unused.empty());
+  ASSERT_EQ(w.mtp.size(), 1u);
+  EXPECT_EQ(w.layers.size(), 2u);
+  EXPECT_EQ(w.mtp[0].eh_proj.cols, 8u);
+  EXPECT_TRUE(w.mtp[0].layer.indexer.has_value());
+  EXPECT_EQ(w.mtp[0].layer.moe->experts.size(), 2u);
+  EXPECT_EQ(w.mtp[0].lm_head.data, w.lm_head.data);  // the model's
+
+  Add(tensors, at + "shared_head.head.weight", {10, 4});
+  EXPECT_EQ(Bind(Tiny(), tensors, nullptr, &w), "");
+  EXPECT_NE(w.mtp[0].lm_head.data, w.lm_head.data);  // its own
+  Remove(tensors, "layers.2.mlp.experts.1.up_proj");
+  EXPECT_THAT(Bind(Tiny(), tensors),
+              HasSubstr("model.layers.2.mlp.experts.1.up_proj.weight: missing"));
+}
+
+TEST(ModelWeights, UnusableMtpAndSharedIndexerTensorsAreNotUnused) {
   auto tensors = TinyTensors();
   Add(tensors, "model.layers.2.enorm.weight", {4});
   Add(tensors, "model.layers.1.self_attn.indexer.wk.weight", {4, 4});
   Add(tensors, "model.layers.20.enorm.weight", {4});
   LoadReport report;
   EXPECT_EQ(Bind(Tiny(), tensors, &report), "");
-  EXPECT_TRUE(report.missing_optional.empty());
+  EXPECT_THAT(report.missing_optional, ElementsAre("MTP layer 2 (it has no eh_proj)"));
   EXPECT_THAT(report.unused, ElementsAre("model.layers.20.enorm.weight"));
 }
 

@@ -146,7 +146,7 @@ TEST(RealConfigs, Qwen3And2Moe) {
   EXPECT_EQ(qwen2.gqa.window[21], 32768u);
 }
 
-struct Bad {
+struct Refused {
   const char* text;
   const char* message;
 };
@@ -154,7 +154,7 @@ TEST(RealConfigs, FamiliesRefuseWhatTheyDoNotHave) {
   const std::string dense =
       R"("vocab_size":320,"hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,
          "intermediate_size":96,"max_position_embeddings":512,)";
-  const Bad cases[] = {
+  const Refused cases[] = {
       {R"("model_type":"llama","num_key_value_heads":3)",
        "num_key_value_heads: wanted a divisor of num_attention_heads 4, got 3"},
       {R"("model_type":"llama","num_key_value_heads":8)", "num_key_value_heads: wanted a whole"},
@@ -178,7 +178,7 @@ TEST(RealConfigs, FamiliesRefuseWhatTheyDoNotHave) {
           "topk_method":"noaux_tc")",
        "topk_method: wanted group_limited_greedy, got 'noaux_tc'"},
   };
-  for (const Bad& bad : cases) {
+  for (const Refused& bad : cases) {
     const auto config = ParseModelConfig("{" + dense + bad.text + "}", "config.json");
     ASSERT_FALSE(config) << bad.text;
     EXPECT_THAT(config.error().message, HasSubstr(bad.message));

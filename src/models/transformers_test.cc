@@ -19,7 +19,7 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using testing::GoldenCheckpoint;
 using testing::Runner;
 
@@ -52,7 +52,7 @@ std::string Base64Decoded(const std::string &text) {
 class Transformers : public ::testing::TestWithParam<std::string> {
  protected:
   Transformers()
-      : golden_(json::parse(std::ifstream(GetParam()))),
+      : golden_(Json::parse(std::ifstream(GetParam()))),
         checkpoint_("transformers_" + golden_["family"].get<std::string>()) {
     for (const auto &[name, shape] : golden_["tensors"].items())
       checkpoint_.Add(name, shape.get<std::vector<size_t>>(), golden_["salt"]);
@@ -78,7 +78,7 @@ class Transformers : public ::testing::TestWithParam<std::string> {
           std::max(worst, std::fabs(static_cast<double>(got[i]) - logits_[first_row * vocab + i]));
     return worst / largest_;
   }
-  json golden_;
+  Json golden_;
   GoldenCheckpoint checkpoint_;
   double largest_ = 0;
   std::vector<double> logits_;

@@ -1,4 +1,5 @@
 #include "ops/experts.h"
+#include "ops/normal_values_testing.h"
 
 #include <gtest/gtest.h>
 
@@ -14,6 +15,8 @@
 
 namespace carpool {
 namespace {
+
+using testing::NormalValues;
 
 struct Bank {
   Bank(WeightFormat format, size_t experts, size_t width, size_t hidden, size_t shared_width) {
@@ -86,14 +89,6 @@ std::vector<std::vector<int32_t>> RandomIds(size_t rows, size_t experts, size_t 
   return ids;
 }
 
-std::vector<float> Normal(size_t n, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(n);
-  for (auto& v : values) v = normal(random);
-  return values;
-}
-
 std::vector<double> Multiply(const StoredMatrix& w, const std::vector<double>& x) {
   std::vector<float> row(w.cols);
   std::vector<double> y(w.rows, 0.0);
@@ -160,7 +155,7 @@ TEST(RunExperts, MatchesTheDefinitionForEveryFormatAndOddSizes) {
     const Bank b(format, 7, width, hidden, 40);
     auto ids = RandomIds(9, 7, 3, 1);
     ids[4].clear();  // a padding row
-    const auto x = Normal(9 * hidden, 2);
+    const auto x = NormalValues(9 * hidden, 2);
     const Plan plan(ids);
     const auto y = RunBank(b, x, plan, 9, 2, Activations::kF32);
     EXPECT_LT(RelativeError(b, x, ids, y), 2e-6) << WeightFormatName(format);
@@ -176,7 +171,7 @@ TEST(RunExperts, ARowsBitsDependNeitherOnItsBatchNorOnTheThreads) {
   for (auto& row : ids) {  // skewed: expert 5 has nearly every row
     if (std::find(row.begin(), row.end(), 5) == row.end()) row[1] = 5;
   }
-  const auto x = Normal(rows * hidden, 4);
+  const auto x = NormalValues(rows * hidden, 4);
   for (const Activations activations : {Activations::kF32, Activations::kQ8}) {
     const auto y = RunBank(b, x, Plan(ids), rows, 1, activations);
     size_t regions = 0;
@@ -194,7 +189,7 @@ TEST(RunExperts, ARowsBitsDependNeitherOnItsBatchNorOnTheThreads) {
 
 TEST(RunExperts, NoActiveExpertLeavesTheSharedPartOrZero) {
   const Bank with(WeightFormat::kNVFP4, 4, 32, 64, 32), without(WeightFormat::kNVFP4, 4, 32, 64, 0);
-  const auto x = Normal(2 * 64, 4);
+  const auto x = NormalValues(2 * 64, 4);
   const std::vector<std::vector<int32_t>> ids(2);
   EXPECT_LT(RelativeError(with, x, ids, RunBank(with, x, Plan(ids), 2, 2, Activations::kF32)),
             2e-6);

@@ -1,4 +1,5 @@
 #include "ops/matmul.h"
+#include "ops/normal_values_testing.h"
 
 #include <gtest/gtest.h>
 
@@ -13,13 +14,7 @@
 namespace carpool {
 namespace {
 
-std::vector<float> Normal(size_t n, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(n);
-  for (auto& v : values) v = normal(random);
-  return values;
-}
+using testing::NormalValues;
 
 void ExpectNear(const OwnedMatrix& w, const float* x, const float* y) {
   std::vector<float> row(w.view.cols);
@@ -38,7 +33,7 @@ TEST(MatMul, OddSizesAndStridesForAnyThreadCountWithPoisonedScratch) {
   const OwnedMatrix source = RandomMatrix(WeightFormat::kBF16, 203, 77, 1);
   const PackedMatrix w = *PackedMatrix::Pack(source.view);
   const size_t rows = 70, x_stride = 80, y_stride = 211;
-  const auto x = Normal(rows * x_stride, 2);
+  const auto x = NormalValues(rows * x_stride, 2);
   std::vector<float> first;
   for (const size_t threads : {1, 2, 3}) {
     ThreadPool pool(threads);
@@ -64,7 +59,7 @@ TEST(MatMul, OddSizesAndStridesForAnyThreadCountWithPoisonedScratch) {
 TEST(MatMul, BigEnoughToForkGivesTheSameBitsOnEveryThreadCount) {
   const OwnedMatrix source = RandomMatrix(WeightFormat::kNVFP4, 1024, 512, 1);
   const PackedMatrix w = *PackedMatrix::Pack(source.view);
-  const auto x = Normal(3 * 512, 2);
+  const auto x = NormalValues(3 * 512, 2);
   for (const Activations activations : {Activations::kF32, Activations::kQ8}) {
     std::vector<float> first;
     for (const size_t threads : {1, 2, 3}) {
@@ -90,7 +85,7 @@ TEST(MatMul, ManyTargetsOfMixedFormatsEqualSingleCalls) {
     sources.push_back(RandomMatrix(format, 100 + 50 * sources.size(), 96, 5));
     weights.push_back(*PackedMatrix::Pack(sources.back().view, format));
   }
-  const auto x = Normal(5 * 96, 2);
+  const auto x = NormalValues(5 * 96, 2);
   ThreadPool pool(2);
   Arena arena;
   arena.set_poison(true);
@@ -118,7 +113,7 @@ TEST(MatMulPerHead, EachHeadMeetsItsOwnSlice) {
       sources.push_back(RandomMatrix(WeightFormat::kF32, out, in, h));
       weights.push_back(*PackedMatrix::Pack(sources.back().view));
     }
-    const auto x = Normal(rows * heads * x_stride, 3);
+    const auto x = NormalValues(rows * heads * x_stride, 3);
     ThreadPool pool(2);
     Arena arena;
     arena.set_poison(true);

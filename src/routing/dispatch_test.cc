@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-DispatchCase Case(const std::string& preset, size_t fused = 0) {
+DispatchCase CaseOf(const std::string& preset, size_t fused = 0) {
   DispatchCase c;
   c.config = *PresetConfig(preset);
   c.fused_shared = fused;
@@ -61,20 +61,20 @@ TEST(DispatchTest, PublishedVectors) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(std::string(c.preset) + (c.fused != 0 ? " fused" : ""));
-    const DispatchLog log = DispatchOn("sglang-2026-02", Case(c.preset, c.fused));
+    const DispatchLog log = DispatchOn("sglang-2026-02", CaseOf(c.preset, c.fused));
     EXPECT_EQ(log.rule, c.rule);
     EXPECT_EQ(Failing(Rule(log, "R1")), c.failing);
   }
 }
 
 TEST(DispatchTest, Glm5FirstFailingPredicates) {
-  const DispatchLog unfused = DispatchOn("sglang-2026-02", Case("glm-5"));
+  const DispatchLog unfused = DispatchOn("sglang-2026-02", CaseOf("glm-5"));
   EXPECT_EQ(unfused.kernel, "biased_grouped_topk_impl");
   EXPECT_EQ(Rule(unfused, "R1").verdict, "fail@kgG_ge_K");
   EXPECT_EQ(Rule(unfused, "R2").verdict, "fail@epg_le_32");
   EXPECT_EQ(Rule(unfused, "R4").verdict, "fail@N_eq_384");
-  EXPECT_EQ(Rule(DispatchOn("sglang-2026-02", Case("glm-5", 1)), "R1").verdict, "fail@s_eq_0");
-  const DispatchLog seed = DispatchOn("seed-doc", Case("glm-5"));
+  EXPECT_EQ(Rule(DispatchOn("sglang-2026-02", CaseOf("glm-5", 1)), "R1").verdict, "fail@s_eq_0");
+  const DispatchLog seed = DispatchOn("seed-doc", CaseOf("glm-5"));
   EXPECT_EQ(seed.kernel, "biased_grouped_topk_impl");
   std::vector<std::string> rules;
   for (const RuleLog& r : seed.tables.back().rules)
@@ -121,41 +121,41 @@ TEST(DispatchTest, KnownPathsOfKnownModels) {
   for (const auto& c : cases) {
     SCOPED_TRACE(c.preset);
     if (c.s1 != nullptr) {
-      EXPECT_EQ(DispatchOn("sglang-2026-02", Case(c.preset, c.fused)).kernel, c.s1);
+      EXPECT_EQ(DispatchOn("sglang-2026-02", CaseOf(c.preset, c.fused)).kernel, c.s1);
     }
-    EXPECT_EQ(DispatchOn("sglang-2026-09", Case(c.preset, c.fused)).kernel, c.s4);
+    EXPECT_EQ(DispatchOn("sglang-2026-09", CaseOf(c.preset, c.fused)).kernel, c.s4);
   }
-  EXPECT_EQ(DispatchOn("sglang-2026-09", Case("glm-5", 0)).rule, "R4b");
-  EXPECT_EQ(DispatchOn("sglang-2026-09", Case("glm-5", 1)).rule, "R4");
-  EXPECT_EQ(DispatchOn("sglang-2026-09", Case("nemotron-3-super")).rule, "R4");
-  EXPECT_EQ(DispatchOn("sglang-2026-09", Case("nemotron-3-nano")).rule, "R4b");
+  EXPECT_EQ(DispatchOn("sglang-2026-09", CaseOf("glm-5", 0)).rule, "R4b");
+  EXPECT_EQ(DispatchOn("sglang-2026-09", CaseOf("glm-5", 1)).rule, "R4");
+  EXPECT_EQ(DispatchOn("sglang-2026-09", CaseOf("nemotron-3-super")).rule, "R4");
+  EXPECT_EQ(DispatchOn("sglang-2026-09", CaseOf("nemotron-3-nano")).rule, "R4b");
 }
 
 TEST(DispatchTest, DeviceAndFlagsMatter) {
-  DispatchCase c = Case("glm-5");
+  DispatchCase c = CaseOf("glm-5");
   c.device = "cpu";
   EXPECT_EQ(DispatchOn("sglang-2026-02", c).kernel, "biased_grouped_topk_cpu");
   c.flags = {{"amx", false}};
   EXPECT_EQ(DispatchOn("sglang-2026-02", c).kernel, "biased_grouped_topk_impl");
-  c = Case("glm-5");
+  c = CaseOf("glm-5");
   c.device = "hip";
   EXPECT_EQ(DispatchOn("sglang-2026-02", c).rule, "R3");
-  c = Case("deepseek-v3");
+  c = CaseOf("deepseek-v3");
   c.flags = {{"flashinfer", false}};
   EXPECT_EQ(DispatchOn("sglang-2026-02", c).rule, "R2");
-  EXPECT_EQ(DispatchOn("sglang-cpu", Case("glm-5")).kernel, "biased_grouped_topk_cpu");
-  c = Case("glm-5");
+  EXPECT_EQ(DispatchOn("sglang-cpu", CaseOf("glm-5")).kernel, "biased_grouped_topk_cpu");
+  c = CaseOf("glm-5");
   c.device = "xpu";
   EXPECT_EQ(DispatchOn("sglang-2026-09", c).rule, "R6");
-  c = Case("deepseek-v3");
+  c = CaseOf("deepseek-v3");
   c.flags = {{"jit_grouped_topk", true}};
   EXPECT_EQ(DispatchOn("sglang-2026-09", c).rule, "R0");
-  EXPECT_EQ(DispatchOn("vllm", Case("glm-5")).kernel, "grouped_topk fused, small-expert kernel");
-  EXPECT_EQ(DispatchOn("vllm", Case("minimax-m2")).kernel, "fused_topk_bias");
-  EXPECT_EQ(DispatchOn("vllm", Case("longcat-flash")).kernel, "ZeroExpertRouter");
-  EXPECT_EQ(DispatchOn("vllm", Case("deepseek-v4")).kernel, "topk_softplus_sqrt");
-  EXPECT_EQ(DispatchOn("llama.cpp", Case("gpt-oss-20b")).kernel, "build_moe_ffn: softmax_weight");
-  EXPECT_EQ(DispatchOn("flashinfer-trtllm", Case("deepseek-v3")).kernel,
+  EXPECT_EQ(DispatchOn("vllm", CaseOf("glm-5")).kernel, "grouped_topk fused, small-expert kernel");
+  EXPECT_EQ(DispatchOn("vllm", CaseOf("minimax-m2")).kernel, "fused_topk_bias");
+  EXPECT_EQ(DispatchOn("vllm", CaseOf("longcat-flash")).kernel, "ZeroExpertRouter");
+  EXPECT_EQ(DispatchOn("vllm", CaseOf("deepseek-v4")).kernel, "topk_softplus_sqrt");
+  EXPECT_EQ(DispatchOn("llama.cpp", CaseOf("gpt-oss-20b")).kernel, "build_moe_ffn: softmax_weight");
+  EXPECT_EQ(DispatchOn("flashinfer-trtllm", CaseOf("deepseek-v3")).kernel,
             "trtllm_gen DeepSeekV3 (grouped)");
 }
 
@@ -224,7 +224,7 @@ TEST(DispatchTest, EveryVerdictCanBeRecomputedFromTheLog) {
 }
 
 TEST(DispatchTest, DiffShowsWhereTwoProfilesPart) {
-  const DispatchCase c = Case("glm-5");
+  const DispatchCase c = CaseOf("glm-5");
   const Json diff =
       Json::parse(DiffJson(DispatchOn("seed-doc", c), DispatchOn("sglang-2026-02", c), c));
   EXPECT_TRUE(diff["same_kernel"].get<bool>());
@@ -245,7 +245,7 @@ TEST(DispatchTest, EveryPresetIsAPossibleGate) {
 TEST(DispatchTest, ErrorsListWhatIsKnown) {
   EXPECT_THAT(PresetConfig("glm-6").error().message, HasSubstr("glm-5"));
   EXPECT_THAT(FindDispatchProfile("sglang").error().message, HasSubstr("sglang-2026-02"));
-  DispatchCase c = Case("glm-5");
+  DispatchCase c = CaseOf("glm-5");
   c.device = "tpu";
   EXPECT_THAT(CheckDispatchCase(c).error().message, HasSubstr("cuda, hip"));
   c.device = "cuda";

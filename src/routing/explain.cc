@@ -7,9 +7,9 @@
 namespace carpool {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json ToJson(const FactValue& value) {
+OrderedJson ToJson(const FactValue& value) {
   switch (value.kind) {
     case FactValue::Kind::kBool:
       return value.number != 0;
@@ -28,19 +28,20 @@ std::string ToText(const FactValue& value) {
   return fmt::format("{}", value.number);
 }
 
-Json RulesJson(const TableLog& table) {
-  Json rules = Json::array();
+OrderedJson RulesJson(const TableLog& table) {
+  OrderedJson rules = OrderedJson::array();
   for (const RuleLog& rule : table.rules) {
-    Json predicates = Json::array();
+    OrderedJson predicates = OrderedJson::array();
     for (const PredicateLog& p : rule.predicates) {
-      Json rhs = ToJson(p.rhs);
+      OrderedJson rhs = ToJson(p.rhs);
       if (p.op == Compare::kIn) {
-        rhs = Json::array();
+        rhs = OrderedJson::array();
         std::string_view list = p.rhs.text;
         while (true) {
           const size_t comma = list.find(',');
           const std::string item(list.substr(0, comma));
-          rhs.push_back(p.lhs.kind == FactValue::Kind::kText ? Json(item) : Json(std::stoll(item)));
+          rhs.push_back(p.lhs.kind == FactValue::Kind::kText ? OrderedJson(item)
+                                                             : OrderedJson(std::stoll(item)));
           if (comma == std::string_view::npos) break;
           list.remove_prefix(comma + 1);
         }
@@ -61,10 +62,10 @@ Json RulesJson(const TableLog& table) {
   return rules;
 }
 
-Json ConfigJson(const DispatchCase& c, const DispatchProfile& profile) {
+OrderedJson ConfigJson(const DispatchCase& c, const DispatchProfile& profile) {
   const RoutingConfig& m = c.config;
   const size_t groups = m.grouped() ? m.num_groups : 1;
-  Json config;
+  OrderedJson config;
   config["model"] = m.model;
   config["N"] = m.num_experts;
   config["G"] = m.num_groups;
@@ -85,14 +86,14 @@ Json ConfigJson(const DispatchCase& c, const DispatchProfile& profile) {
   config["device"] = c.device.empty() ? std::string(profile.default_device) : c.device;
   config["dtype"] = c.dtype;
   config["tokens"] = c.tokens;
-  Json flags = Json::object();
+  OrderedJson flags = OrderedJson::object();
   for (const auto& [name, value] : c.flags) flags[name] = value;
   config["flags"] = std::move(flags);
   return config;
 }
 
 /// What the chosen function computes for this config; null when none of the known functions says.
-Json NumericsJson(const DispatchLog& log, const DispatchCase& c) {
+OrderedJson NumericsJson(const DispatchLog& log, const DispatchCase& c) {
   if (log.function.empty()) return nullptr;
   auto function = FindGateFunction(log.function);
   GateCall call;
@@ -112,7 +113,7 @@ Json NumericsJson(const DispatchLog& log, const DispatchCase& c) {
                                           : GateNumber::kF32;
   auto gate = MakeGate(**function, call);
   if (!gate) return {{"function", (*function)->id}, {"error", gate.error().message}};
-  Json n;
+  OrderedJson n;
   n["function"] = (*function)->id;
   n["name"] = (*function)->name;
   n["activation"] = Name(gate->activation);
@@ -172,14 +173,14 @@ std::vector<std::string> Notes(const DispatchLog& log, const DispatchCase& c) {
   return notes;
 }
 
-Json LogJson(const DispatchLog& log, const DispatchCase& c) {
-  Json out;
+OrderedJson LogJson(const DispatchLog& log, const DispatchCase& c) {
+  OrderedJson out;
   out["profile"] = log.profile->name;
   out["label"] = log.profile->label;
   out["kernel"] = log.kernel;
   out["rule"] = log.rule;
   out["rules"] = RulesJson(log.tables.back());
-  Json entry = Json::array();
+  OrderedJson entry = OrderedJson::array();
   for (size_t t = 0; t + 1 < log.tables.size(); ++t) {
     entry.push_back({{"table", log.tables[t].table}, {"rules", RulesJson(log.tables[t])}});
   }
@@ -319,7 +320,7 @@ std::string ExplainText(const DispatchLog& log, const DispatchCase& c) {
       c.fused_shared);
   for (const TableLog& table : log.tables) text += TableText(table);
   text += fmt::format("\nkernel: {}\n", log.kernel);
-  const Json numerics = NumericsJson(log, c);
+  const OrderedJson numerics = NumericsJson(log, c);
   if (numerics.is_object() && !numerics.contains("error")) {
     text += fmt::format(
         "computes {}: {} scores in {}, choice {}, group score {}, mask {}, divisor {}, scale {}\n",
@@ -333,16 +334,16 @@ std::string ExplainText(const DispatchLog& log, const DispatchCase& c) {
 }
 
 std::string DiffJson(const DispatchLog& a, const DispatchLog& b, const DispatchCase& c) {
-  Json out;
+  OrderedJson out;
   out["profiles"] = {a.profile->name, b.profile->name};
   out["kernels"] = {a.kernel, b.kernel};
   out["same_kernel"] = a.kernel == b.kernel;
-  Json differences = Json::array();
+  OrderedJson differences = OrderedJson::array();
   for (const Parting& p : FindPartings(a, b)) {
     differences.push_back(
         {{"table", p.table}, {"rule", p.rule}, {"what", p.what}, {"a", p.a}, {"b", p.b}});
   }
-  out["first_difference"] = differences.empty() ? Json(nullptr) : differences[0];
+  out["first_difference"] = differences.empty() ? OrderedJson(nullptr) : differences[0];
   out["differences"] = std::move(differences);
   out["a"] = LogJson(a, c);
   out["b"] = LogJson(b, c);
@@ -366,16 +367,16 @@ std::string DiffText(const DispatchLog& a, const DispatchLog& b, const DispatchC
 }
 
 std::string ExplainAllJson(const DispatchCase& base) {
-  Json profiles = Json::array(), rows = Json::array();
+  OrderedJson profiles = OrderedJson::array(), rows = OrderedJson::array();
   for (const DispatchProfile* profile : AllDispatchProfiles()) profiles.push_back(profile->name);
   for (const AllRow& row : AllRows(base)) {
-    Json kernels;
+    OrderedJson kernels;
     for (size_t p = 0; p < row.kernels.size(); ++p)
       kernels[std::string(AllDispatchProfiles()[p]->name)] = row.kernels[p];
     rows.push_back(
         {{"preset", row.model}, {"evidence", row.evidence}, {"kernels", std::move(kernels)}});
   }
-  return Json{{"profiles", std::move(profiles)}, {"rows", std::move(rows)}}.dump(2);
+  return OrderedJson{{"profiles", std::move(profiles)}, {"rows", std::move(rows)}}.dump(2);
 }
 
 std::string ExplainAllText(const DispatchCase& base) {

@@ -96,8 +96,16 @@ Result<GateSpec> ReadGate(const Json& config, const std::string& where, bool has
         model,
         ParseRoutingConfig(config.dump(-1, ' ', false, Json::error_handler_t::replace), where));
   }
+  ASSIGN_OR_RETURN(const std::string dtype, ReadText(config, "logits_dtype", where, "fp32"));
+  if (dtype != "fp32" && dtype != "bf16" && dtype != "fp16") {
+    return Bad("{}.logits_dtype: wanted fp32, bf16 or fp16, got '{}'", where, dtype);
+  }
   ASSIGN_OR_RETURN(const std::string name, ReadText(config, "function", where, ""));
   if (name.empty()) {
+    if (dtype != "fp32") {
+      return Bad("{}.logits_dtype: '{}' is for one routing function; name it in {}.function", where,
+                 dtype, where);
+    }
     ASSIGN_OR_RETURN(GateSpec gate, ModelGate(model));
     gate.has_bias = has_bias;
     ASSIGN_OR_RETURN(gate.fused_shared, ReadSize(config, "fused_shared", where, 0, 64));
@@ -119,10 +127,6 @@ Result<GateSpec> ReadGate(const Json& config, const std::string& where, bool has
   call.scale = model.scale;
   ASSIGN_OR_RETURN(call.apply_scale, ReadBool(config, "apply", where, false));
   ASSIGN_OR_RETURN(call.fused_shared, ReadSize(config, "fused_shared", where, 0, 64));
-  ASSIGN_OR_RETURN(const std::string dtype, ReadText(config, "logits_dtype", where, "fp32"));
-  if (dtype != "fp32" && dtype != "bf16" && dtype != "fp16") {
-    return Bad("{}.logits_dtype: wanted fp32, bf16 or fp16, got '{}'", where, dtype);
-  }
   call.logit_number = dtype == "bf16"   ? GateNumber::kBF16
                       : dtype == "fp16" ? GateNumber::kF16
                                         : GateNumber::kF32;
@@ -252,7 +256,13 @@ Result<RouteInput> ParseRouteInput(std::string_view text, const std::string& whe
     const bool has_bias =
         bias != json.end() && !bias->is_null() && !(bias->is_array() && bias->empty());
     ASSIGN_OR_RETURN(input.gate, ReadGate(*config, "config", has_bias));
-    if (has_bias) RETURN_IF_ERROR(ReadFloats(*bias, "bias", input.gate.num_experts, input.bias));
+    if (has_bias) {
+      RETURN_IF_ERROR(ReadFloats(*bias, "bias", input.gate.num_experts, input.bias));
+      for (size_t e = 0; e < input.bias.size(); ++e) {
+        if (!std::isfinite(input.bias[e]))
+          return Bad("bias[{}]: wanted a finite number, got {}", e, input.bias[e]);
+      }
+    }
     RETURN_IF_ERROR(ReadLogits(json, input));
     return input;
   };

@@ -7,7 +7,7 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr size_t kMaxMessages = 4096;
 constexpr size_t kMaxTools = 128;
@@ -69,10 +69,10 @@ class Guard {
 };
 
 /// The text of a message's "content": a string, or a list of text parts.
-std::optional<ApiError> ReadContent(const json& message, const std::string& path,
+std::optional<ApiError> ReadContent(const Json& message, const std::string& path,
                                     std::string& text) {
   JsonFields f(message, path);
-  const json* content = f.Find("content");
+  const Json* content = f.Find("content");
   if (content == nullptr) return std::nullopt;
   if (content->is_string()) {
     text = content->get<std::string>();
@@ -82,8 +82,8 @@ std::optional<ApiError> ReadContent(const json& message, const std::string& path
     f.Fail("content", fmt::format("wanted a string or a list of parts, got {}", Shown(*content)));
     return f.error();
   }
-  for (const json& part : *content) {
-    const bool is_text = part.is_object() && part.value("type", json()) == "text" &&
+  for (const Json& part : *content) {
+    const bool is_text = part.is_object() && part.value("type", Json()) == "text" &&
                          part.contains("text") && part["text"].is_string();
     if (!is_text) {
       f.Fail("content", fmt::format("only text parts {{\"type\":\"text\",\"text\":...}} are "
@@ -96,17 +96,17 @@ std::optional<ApiError> ReadContent(const json& message, const std::string& path
   return std::nullopt;
 }
 
-std::optional<ApiError> ReadMessages(const json& body, const Guard& guard, json& variables) {
+std::optional<ApiError> ReadMessages(const Json& body, const Guard& guard, Json& variables) {
   JsonFields f(body);
-  const json* messages = f.Find("messages");
+  const Json* messages = f.Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty() ||
       messages->size() > kMaxMessages) {
     f.Fail("messages", fmt::format("wanted a list of 1 to {} messages", kMaxMessages));
     return f.error();
   }
-  json out = json::array();
+  Json out = Json::array();
   for (size_t i = 0; i < messages->size(); ++i) {
-    const json& message = (*messages)[i];
+    const Json& message = (*messages)[i];
     const std::string path = fmt::format("messages[{}].", i);
     if (!message.is_object()) {
       f.Fail("messages", fmt::format("[{}]: wanted an object, got {}", i, Shown(message)));
@@ -121,7 +121,7 @@ std::optional<ApiError> ReadMessages(const json& body, const Guard& guard, json&
     if (m.error()) return m.error();
     std::string text;
     if (auto error = ReadContent(message, path, text)) return error;
-    json copy = message;
+    Json copy = message;
     copy["role"] = role;
     // Assistant turns come from the model's own output, tags and all.
     copy["content"] = role == "assistant" ? text : guard.Hide(std::move(text));
@@ -131,10 +131,10 @@ std::optional<ApiError> ReadMessages(const json& body, const Guard& guard, json&
   return std::nullopt;
 }
 
-std::optional<ApiError> ReadTools(const json& body, json& variables, GenerationSpec& spec) {
+std::optional<ApiError> ReadTools(const Json& body, Json& variables, GenerationSpec& spec) {
   JsonFields f(body);
   std::string choice = "auto";
-  if (const json* given = f.Find("tool_choice"); given != nullptr) {
+  if (const Json* given = f.Find("tool_choice"); given != nullptr) {
     choice = given->is_string() ? given->get<std::string>() : "named";
     if (choice != "auto" && choice != "none") {
       f.Fail("tool_choice", fmt::format("wanted \"auto\" or \"none\", got {}; the output cannot be "
@@ -144,17 +144,17 @@ std::optional<ApiError> ReadTools(const json& body, json& variables, GenerationS
     }
   }
   f.Bool("parallel_tool_calls", true);
-  const json* tools = f.Find("tools");
+  const Json* tools = f.Find("tools");
   if (tools == nullptr || f.error()) return f.error();
   if (!tools->is_array() || tools->size() > kMaxTools) {
     f.Fail("tools", fmt::format("wanted a list of at most {} tools", kMaxTools));
     return f.error();
   }
-  for (const json& tool : *tools) {
-    const bool good = tool.is_object() && tool.value("type", json()) == "function" &&
+  for (const Json& tool : *tools) {
+    const bool good = tool.is_object() && tool.value("type", Json()) == "function" &&
                       tool.contains("function") && tool["function"].is_object() &&
-                      tool["function"].value("name", json()).is_string() &&
-                      tool["function"].value("parameters", json::object()).is_object();
+                      tool["function"].value("name", Json()).is_string() &&
+                      tool["function"].value("parameters", Json::object()).is_object();
     const size_t length = good ? tool["function"]["name"].get_ref<const std::string&>().size() : 0;
     if (length == 0 || length > 128) {
       f.Fail("tools", fmt::format("wanted {{\"type\":\"function\",\"function\":{{\"name\":...,"
@@ -165,17 +165,17 @@ std::optional<ApiError> ReadTools(const json& body, json& variables, GenerationS
   }
   if (choice == "none" || tools->empty()) return std::nullopt;
   variables["tools"] = *tools;
-  spec.tools = std::make_shared<json>(*tools);
+  spec.tools = std::make_shared<Json>(*tools);
   return std::nullopt;
 }
 
 /// Only what templates of known models ask for, and only plain values: a template's variables are
 /// no place for surprises.
-std::optional<ApiError> ReadTemplateVariables(const json& body, json& variables) {
+std::optional<ApiError> ReadTemplateVariables(const Json& body, Json& variables) {
   JsonFields f(body);
   const std::string effort = f.String("reasoning_effort", {}, 32);
   if (!effort.empty()) variables["reasoning_effort"] = effort;
-  if (const json* kwargs = f.Object("chat_template_kwargs"); kwargs != nullptr) {
+  if (const Json* kwargs = f.Object("chat_template_kwargs"); kwargs != nullptr) {
     JsonFields k(*kwargs, "chat_template_kwargs.");
     k.OnlyKnown({"enable_thinking", "thinking", "clear_thinking", "reasoning_effort"});
     for (const char* name : {"enable_thinking", "thinking", "clear_thinking"}) {
@@ -188,7 +188,7 @@ std::optional<ApiError> ReadTemplateVariables(const json& body, json& variables)
   return f.error();
 }
 
-std::optional<ApiError> ReadLogprobs(const json& body, const RequestRules& rules,
+std::optional<ApiError> ReadLogprobs(const Json& body, const RequestRules& rules,
                                      GenerationSpec& spec) {
   JsonFields f(body);
   const bool wanted = f.Bool("logprobs", false);
@@ -199,7 +199,7 @@ std::optional<ApiError> ReadLogprobs(const json& body, const RequestRules& rules
   return f.error();
 }
 
-ApiResult<GenerationSpec> Parse(const std::string& text, const RequestRules& rules) {
+ApiResult<GenerationSpec> ParseChatCompletions(const std::string& text, const RequestRules& rules) {
   if (rules.chat_template == nullptr) {
     return ApiError{
         400,
@@ -209,11 +209,11 @@ ApiResult<GenerationSpec> Parse(const std::string& text, const RequestRules& rul
   }
   auto parsed = ParseJsonObject(text);
   if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
-  const json& body = std::get<json>(parsed);
+  const Json& body = std::get<Json>(parsed);
   GenerationSpec spec;
   spec.chat = true;
   const Guard guard(rules.loop->tokenizer());
-  json variables = {{"add_generation_prompt", true}};
+  Json variables = {{"add_generation_prompt", true}};
   if (auto error = ReadCommonFields(body, rules, spec)) return *error;
   if (auto error = ReadLogprobs(body, rules, spec)) return *error;
   if (auto error = ReadMessages(body, guard, variables)) return *error;
@@ -239,13 +239,13 @@ ApiResult<GenerationSpec> Parse(const std::string& text, const RequestRules& rul
   return spec;
 }
 
-void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
-  ParseThen<GenerationSpec>(context, std::move(exchange), &Parse, &StartGeneration);
+void HandleChatCompletions(ServerContext& context, std::shared_ptr<Exchange> exchange) {
+  ParseThen<GenerationSpec>(context, std::move(exchange), &ParseChatCompletions, &StartGeneration);
 }
 
 }  // namespace
 
 extern const Endpoint kChatCompletions;
-const Endpoint kChatCompletions{"POST", "/v1/chat/completions", true, true, &Handle};
+const Endpoint kChatCompletions{"POST", "/v1/chat/completions", true, true, &HandleChatCompletions};
 
 }  // namespace carpool

@@ -7,7 +7,7 @@
 namespace carpool {
 namespace {
 
-using nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 class ChatFormat final : public ResponseFormat {
  public:
@@ -111,22 +111,22 @@ class ChatFormat final : public ResponseFormat {
   }
 
   std::string Calls(const Choice& choice, const std::vector<ToolCall>& calls, bool indexed) {
-    ordered_json list = ordered_json::array();
+    OrderedJson list = OrderedJson::array();
     for (const ToolCall& call : calls) {
       const size_t number = calls_[choice.index()]++;
-      ordered_json json;
+      OrderedJson json;
       if (indexed) json["index"] = number;
       json["id"] = fmt::format("call_{:x}_{}_{}", id_, choice.index(), number);
       json["type"] = "function";
       json["function"] = {{"name", call.name}, {"arguments", call.arguments}};
       list.push_back(std::move(json));
     }
-    return list.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    return list.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   }
 
-  ordered_json TokenJson(const TokenLogprob& t) {
+  OrderedJson TokenJson(const TokenLogprob& t) {
     const Tokenizer& tokenizer = loop_.tokenizer();
-    ordered_json bytes = ordered_json::array();
+    OrderedJson bytes = OrderedJson::array();
     for (const char c : tokenizer.TokenBytes(t.token)) bytes.push_back(static_cast<uint8_t>(c));
     return {{"token", TokenText(tokenizer, t.token)},
             {"logprob", t.logprob},
@@ -134,17 +134,17 @@ class ChatFormat final : public ResponseFormat {
   }
 
   std::string Logprobs(const std::vector<TokenRecord>& records) {
-    ordered_json content = ordered_json::array();
+    OrderedJson content = OrderedJson::array();
     for (const TokenRecord& r : records) {
-      ordered_json token = TokenJson(r.logprobs[0]);
-      token["top_logprobs"] = ordered_json::array();
+      OrderedJson token = TokenJson(r.logprobs[0]);
+      token["top_logprobs"] = OrderedJson::array();
       for (size_t i = 1; i < r.logprobs.size(); ++i)
         token["top_logprobs"].push_back(TokenJson(r.logprobs[i]));
       content.push_back(std::move(token));
     }
-    ordered_json json;
+    OrderedJson json;
     json["content"] = std::move(content);
-    return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   }
 
   const EngineLoop& loop_;

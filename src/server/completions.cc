@@ -4,13 +4,13 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 /// A string, a list of strings, a list of token ids, or a list of such lists.
-std::optional<ApiError> ReadPrompts(const json& body, const RequestRules& rules,
+std::optional<ApiError> ReadPrompts(const Json& body, const RequestRules& rules,
                                     GenerationSpec& spec) {
   JsonFields f(body);
-  const json* prompt = f.Find("prompt");
+  const Json* prompt = f.Find("prompt");
   const auto fail = [&](std::string message) {
     f.Fail("prompt", std::move(message));
     return f.error();
@@ -20,7 +20,7 @@ std::optional<ApiError> ReadPrompts(const json& body, const RequestRules& rules,
   const bool special = f.Bool("add_special_tokens", true);
   if (f.error()) return f.error();
 
-  std::vector<const json*> items;
+  std::vector<const Json*> items;
   const bool one_list_of_ids =
       prompt->is_array() && !prompt->empty() && prompt->front().is_number();
   if (prompt->is_string() || one_list_of_ids) {
@@ -29,17 +29,17 @@ std::optional<ApiError> ReadPrompts(const json& body, const RequestRules& rules,
     if (prompt->empty() || prompt->size() > rules.max_prompts) {
       return fail(fmt::format("wanted 1 to {} prompts, got {}", rules.max_prompts, prompt->size()));
     }
-    for (const json& item : *prompt) items.push_back(&item);
+    for (const Json& item : *prompt) items.push_back(&item);
   } else {
     return fail(fmt::format("wanted a string, strings or token ids, got {}", Shown(*prompt)));
   }
-  for (const json* item : items) {
+  for (const Json* item : items) {
     if (item->is_string()) {
       auto ids = EncodePrompt(rules, item->get_ref<const std::string&>(), "prompt", true, special);
       if (auto* error = std::get_if<ApiError>(&ids)) return *error;
       spec.prompts.push_back(std::move(std::get<std::vector<int32_t>>(ids)));
     } else {
-      json holder;
+      Json holder;
       holder["prompt"] = *item;
       JsonFields one(holder);
       spec.prompts.push_back(one.TokenIds("prompt", rules.loop->context(), vocab));
@@ -54,10 +54,10 @@ std::optional<ApiError> ReadPrompts(const json& body, const RequestRules& rules,
   return std::nullopt;
 }
 
-ApiResult<GenerationSpec> Parse(const std::string& text, const RequestRules& rules) {
+ApiResult<GenerationSpec> ParseCompletions(const std::string& text, const RequestRules& rules) {
   auto parsed = ParseJsonObject(text);
   if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
-  const json& body = std::get<json>(parsed);
+  const Json& body = std::get<Json>(parsed);
   GenerationSpec spec;
   JsonFields f(body);
   spec.echo = f.Bool("echo", false);
@@ -73,13 +73,13 @@ ApiResult<GenerationSpec> Parse(const std::string& text, const RequestRules& rul
   return spec;
 }
 
-void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
-  ParseThen<GenerationSpec>(context, std::move(exchange), &Parse, &StartGeneration);
+void HandleCompletions(ServerContext& context, std::shared_ptr<Exchange> exchange) {
+  ParseThen<GenerationSpec>(context, std::move(exchange), &ParseCompletions, &StartGeneration);
 }
 
 }  // namespace
 
 extern const Endpoint kCompletions;
-const Endpoint kCompletions{"POST", "/v1/completions", true, true, &Handle};
+const Endpoint kCompletions{"POST", "/v1/completions", true, true, &HandleCompletions};
 
 }  // namespace carpool

@@ -4,12 +4,12 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
-ApiResult<std::string> Parse(const std::string& text, const RequestRules& rules) {
+ApiResult<std::string> ParseDetokenize(const std::string& text, const RequestRules& rules) {
   auto parsed = ParseJsonObject(text);
   if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
-  JsonFields f(std::get<json>(parsed));
+  JsonFields f(std::get<Json>(parsed));
   const Tokenizer& tokenizer = rules.loop->tokenizer();
   const auto ids = f.TokenIds("tokens", size_t{1} << 20, tokenizer.vocab_size());
   if (!f.error() && !f.Has("tokens")) f.Fail("tokens", "is missing; wanted a list of token ids");
@@ -19,13 +19,13 @@ ApiResult<std::string> Parse(const std::string& text, const RequestRules& rules)
   return fmt::format(R"({{"prompt":{0},"content":{0}}})", JsonString(*decoded));
 }
 
-void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
-  ParseThen<std::string>(context, std::move(exchange), &Parse, &RespondParsed);
+void HandleDetokenize(ServerContext& context, std::shared_ptr<Exchange> exchange) {
+  ParseThen<std::string>(context, std::move(exchange), &ParseDetokenize, &RespondParsed);
 }
 
 }  // namespace
 
 extern const Endpoint kDetokenize;
-const Endpoint kDetokenize{"POST", "/detokenize", true, true, &Handle};
+const Endpoint kDetokenize{"POST", "/detokenize", true, true, &HandleDetokenize};
 
 }  // namespace carpool

@@ -8,12 +8,12 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr int64_t kMaxTokensField = int64_t{1} << 31;
 
 void ReadLogitBias(JsonFields& fields, size_t vocab, SamplingParams& sampling) {
-  const json* bias = fields.Object("logit_bias");
+  const Json* bias = fields.Object("logit_bias");
   if (bias == nullptr) return;
   if (bias->size() > 1024) {
     return fields.Fail("logit_bias",
@@ -25,7 +25,7 @@ void ReadLogitBias(JsonFields& fields, size_t vocab, SamplingParams& sampling) {
     const auto [end, ec] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (ec != std::errc() || end != key.data() + key.size() || id >= vocab) {
       return fields.Fail("logit_bias", fmt::format("wanted token ids from 0 to {} as keys, got {}",
-                                                   vocab - 1, Shown(json(key))));
+                                                   vocab - 1, Shown(Json(key))));
     }
     sampling.logit_bias.emplace_back(static_cast<int32_t>(id),
                                      static_cast<float>(entries.Number(key, 0, -100, 100)));
@@ -35,7 +35,7 @@ void ReadLogitBias(JsonFields& fields, size_t vocab, SamplingParams& sampling) {
 
 }  // namespace
 
-std::optional<ApiError> ReadCommonFields(const json& body, const RequestRules& rules,
+std::optional<ApiError> ReadCommonFields(const Json& body, const RequestRules& rules,
                                          GenerationSpec& spec) {
   JsonFields f(body);
   const ModelConfig& config = rules.loop->model().config();
@@ -48,7 +48,7 @@ std::optional<ApiError> ReadCommonFields(const json& body, const RequestRules& r
                     "model", "model_not_found"};
   }
   spec.stream = f.Bool("stream", false);
-  if (const json* options = f.Object("stream_options"); options != nullptr) {
+  if (const Json* options = f.Object("stream_options"); options != nullptr) {
     JsonFields o(*options, "stream_options.");
     spec.include_usage = o.Bool("include_usage", false);
     if (o.error()) return o.error();
@@ -87,7 +87,7 @@ std::optional<ApiError> ReadCommonFields(const json& body, const RequestRules& r
   spec.stops = f.Strings("stop", rules.max_stops, rules.max_stop_bytes);
   spec.base.priority = static_cast<int32_t>(f.Int("priority", 0, -1'000'000, 1'000'000));
   f.String("user", {}, 4096);
-  if (const json* format = f.Object("response_format"); format != nullptr) {
+  if (const Json* format = f.Object("response_format"); format != nullptr) {
     JsonFields o(*format, "response_format.");
     const std::string type = o.String("type", "text", 64);
     if (o.error()) return o.error();

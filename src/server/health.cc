@@ -4,7 +4,7 @@
 namespace carpool {
 namespace {
 
-void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
+void HandleHealth(ServerContext& context, std::shared_ptr<Exchange> exchange) {
   const bool loading = context.loop == nullptr;
   if (loading || context.draining) {
     return exchange->Respond(503, "application/json",
@@ -17,6 +17,6 @@ void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
 }  // namespace
 
 extern const Endpoint kHealth;
-const Endpoint kHealth{"GET", "/health", false, false, &Handle};
+const Endpoint kHealth{"GET", "/health", false, false, &HandleHealth};
 
 }  // namespace carpool

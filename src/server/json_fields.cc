@@ -9,7 +9,7 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 size_t Depth(std::string_view text) {
   size_t depth = 0, deepest = 0;
@@ -35,11 +35,11 @@ size_t Depth(std::string_view text) {
 
 }  // namespace
 
-std::string Shown(const json& value) {
-  return Printable(value.dump(-1, ' ', false, json::error_handler_t::replace), 60);
+std::string Shown(const Json& value) {
+  return Printable(value.dump(-1, ' ', false, Json::error_handler_t::replace), 60);
 }
 
-ApiResult<json> ParseJsonObject(std::string_view text) {
+ApiResult<Json> ParseJsonObject(std::string_view text) {
   if (text.empty()) return ApiError{400, "the body is empty; wanted a JSON object", {}, {}};
   if (Depth(text) > kMaxJsonDepth) {
     return ApiError{
@@ -47,19 +47,19 @@ ApiResult<json> ParseJsonObject(std::string_view text) {
   }
   std::vector<std::set<std::string>> keys;
   std::string twice;
-  const auto watch = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key &&
+  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key &&
         !keys.back().insert(parsed.get_ref<const std::string&>()).second && twice.empty()) {
       twice = parsed.get_ref<const std::string&>();
     }
     return true;
   };
-  json body;
+  Json body;
   try {
-    body = json::parse(text, watch);
-  } catch (const json::exception& e) {
+    body = Json::parse(text, watch);
+  } catch (const Json::exception& e) {
     std::string_view what = e.what();
     if (const size_t end = what.find("] "); end != std::string_view::npos)
       what.remove_prefix(end + 2);
@@ -81,13 +81,13 @@ void JsonFields::Fail(std::string_view field, std::string message) {
   error_ = ApiError{400, fmt::format("{}: {}", Path(field), message), Path(field), {}};
 }
 
-const json* JsonFields::Find(std::string_view field) const {
+const Json* JsonFields::Find(std::string_view field) const {
   const auto it = object_.find(field);
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
 
 bool JsonFields::Bool(std::string_view field, bool fallback) {
-  const json* v = Find(field);
+  const Json* v = Find(field);
   if (v == nullptr) return fallback;
   if (!v->is_boolean()) {
     Fail(field, fmt::format("wanted true or false, got {}", Shown(*v)));
@@ -97,7 +97,7 @@ bool JsonFields::Bool(std::string_view field, bool fallback) {
 }
 
 int64_t JsonFields::Int(std::string_view field, int64_t fallback, int64_t low, int64_t high) {
-  const json* v = Find(field);
+  const Json* v = Find(field);
   if (v == nullptr) return fallback;
   if (v->is_number()) {
     const double d = v->get<double>();
@@ -114,7 +114,7 @@ int64_t JsonFields::Int(std::string_view field, int64_t fallback, int64_t low, i
 
 double JsonFields::Number(std::string_view field, double fallback, double low, double high,
                           bool open_low) {
-  const json* v = Find(field);
+  const Json* v = Find(field);
   if (v == nullptr) return fallback;
   if (v->is_number()) {
     const double d = v->get<double>();
@@ -126,7 +126,7 @@ double JsonFields::Number(std::string_view field, double fallback, double low, d
 }
 
 std::string JsonFields::String(std::string_view field, std::string fallback, size_t max_bytes) {
-  const json* v = Find(field);
+  const Json* v = Find(field);
   if (v == nullptr) return fallback;
   if (!v->is_string()) {
     Fail(field, fmt::format("wanted a string, got {}", Shown(*v)));
@@ -142,7 +142,7 @@ std::string JsonFields::String(std::string_view field, std::string fallback, siz
 
 std::vector<int32_t> JsonFields::TokenIds(std::string_view field, size_t max_count,
                                           size_t vocab_size) {
-  const json* v = Find(field);
+  const Json* v = Find(field);
   if (v == nullptr) return {};
   if (!v->is_array() || v->size() > max_count) {
     Fail(field, fmt::format("wanted a list of at most {} token ids, got {}", max_count,
@@ -151,7 +151,7 @@ std::vector<int32_t> JsonFields::TokenIds(std::string_view field, size_t max_cou
   }
   std::vector<int32_t> ids;
   ids.reserve(v->size());
-  for (const json& id : *v) {
+  for (const Json& id : *v) {
     if (!id.is_number_integer() || id.get<double>() < 0 ||
         id.get<double>() >= static_cast<double>(vocab_size)) {
       Fail(field, fmt::format("wanted token ids from 0 to {}, got {}", vocab_size - 1, Shown(id)));
@@ -164,10 +164,10 @@ std::vector<int32_t> JsonFields::TokenIds(std::string_view field, size_t max_cou
 
 std::vector<std::string> JsonFields::Strings(std::string_view field, size_t max_count,
                                              size_t max_bytes) {
-  const json* v = Find(field);
+  const Json* v = Find(field);
   if (v == nullptr) return {};
   std::vector<std::string> strings;
-  const auto add = [&](const json& s) {
+  const auto add = [&](const Json& s) {
     if (!s.is_string() || s.get_ref<const std::string&>().empty() ||
         s.get_ref<const std::string&>().size() > max_bytes) {
       Fail(field, fmt::format("wanted strings of 1 to {} bytes, got {}", max_bytes, Shown(s)));
@@ -183,12 +183,12 @@ std::vector<std::string> JsonFields::Strings(std::string_view field, size_t max_
     Fail(field, fmt::format("wanted at most {} strings, got {}", max_count, v->size()));
     return {};
   }
-  for (const json& s : *v) add(s);
+  for (const Json& s : *v) add(s);
   return strings;
 }
 
-const json* JsonFields::Object(std::string_view field) {
-  const json* v = Find(field);
+const Json* JsonFields::Object(std::string_view field) {
+  const Json* v = Find(field);
   if (v == nullptr || v->is_object()) return v;
   Fail(field, fmt::format("wanted an object, got {}", Shown(*v)));
   return nullptr;

@@ -12,7 +12,7 @@ double ThreadCpuSeconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
+void HandleMetrics(ServerContext& context, std::shared_ptr<Exchange> exchange) {
   const ServerGauges server{context.http->open_connections(), context.active(), ThreadCpuSeconds()};
   context.loop->Post([&context, exchange = std::move(exchange), server](Engine& engine) mutable {
     const EngineGauges gauges = ReadGauges(engine);
@@ -28,6 +28,6 @@ void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
 }  // namespace
 
 extern const Endpoint kMetricsEndpoint;
-const Endpoint kMetricsEndpoint{"GET", "/metrics", true, true, &Handle};
+const Endpoint kMetricsEndpoint{"GET", "/metrics", true, true, &HandleMetrics};
 
 }  // namespace carpool

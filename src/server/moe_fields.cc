@@ -8,7 +8,7 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr std::string_view kRowKnobs[] = {"k0", "kmax", "p"};
 
@@ -21,7 +21,7 @@ double Largest(const PolicySpec& policy, std::string_view knob, double fallback)
 bool HasRowKnobs(const PolicySpec& policy) { return policy.kind->name == "oea"; }
 
 /// {"k0": 3, "kmax": 8, "p": 0.9}: each optional.
-std::optional<ApiError> ReadRowKnobs(const json& knobs, const RequestRules& rules, RowInfo& row) {
+std::optional<ApiError> ReadRowKnobs(const Json& knobs, const RequestRules& rules, RowInfo& row) {
   const PolicySpec& policy = *rules.policy;
   JsonFields f(knobs, "moe.routing.");
   f.OnlyKnown({"k0", "kmax", "p"});
@@ -62,7 +62,7 @@ std::optional<ApiError> ReadPolicyText(const std::string& text, const RequestRul
                     "can choose \"exact\" or row knobs of that policy",
                     text, PolicyText(server)));
   }
-  json knobs = json::object();
+  Json knobs = Json::object();
   for (const KnobValue& knob : spec.knobs) {
     if (knob.per_layer) return fail("numbers per layer cannot be named in a request");
     if (std::find(std::begin(kRowKnobs), std::end(kRowKnobs), knob.name) != std::end(kRowKnobs)) {
@@ -86,10 +86,10 @@ std::optional<ApiError> ReadPolicyText(const std::string& text, const RequestRul
 
 }  // namespace
 
-std::optional<ApiError> ReadMoeFields(const json& body, const RequestRules& rules,
+std::optional<ApiError> ReadMoeFields(const Json& body, const RequestRules& rules,
                                       GenerationSpec& spec) {
   JsonFields outer(body);
-  const json* moe = outer.Object("moe");
+  const Json* moe = outer.Object("moe");
   if (outer.error()) return outer.error();
   if (moe == nullptr) return std::nullopt;
   JsonFields f(*moe, "moe.");
@@ -102,7 +102,7 @@ std::optional<ApiError> ReadMoeFields(const json& body, const RequestRules& rule
     f.Fail("score_as_decode", "only has a meaning with echo: true and logprobs");
     return f.error();
   }
-  const json* routing = f.Find("routing");
+  const Json* routing = f.Find("routing");
   if (routing == nullptr) return std::nullopt;
   if (routing->is_object()) return ReadRowKnobs(*routing, rules, spec.base.routing);
   if (!routing->is_string()) {

@@ -8,17 +8,17 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 struct Wanted {
   std::shared_ptr<const PolicySpec> policy;  // null: automatic
   std::string text;
 };
 
-ApiResult<Wanted> Parse(const std::string& text, const RequestRules&) {
+ApiResult<Wanted> ParseMoeRouting(const std::string& text, const RequestRules&) {
   auto parsed = ParseJsonObject(text);
   if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
-  JsonFields f(std::get<json>(parsed));
+  JsonFields f(std::get<Json>(parsed));
   f.OnlyKnown({"routing"});
   Wanted wanted;
   wanted.text = f.String("routing", {}, 1024);
@@ -74,13 +74,13 @@ void Change(ServerContext& context, std::shared_ptr<Exchange> exchange, Wanted w
   });
 }
 
-void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
-  ParseThen<Wanted>(context, std::move(exchange), &Parse, &Change);
+void HandleMoeRouting(ServerContext& context, std::shared_ptr<Exchange> exchange) {
+  ParseThen<Wanted>(context, std::move(exchange), &ParseMoeRouting, &Change);
 }
 
 }  // namespace
 
 extern const Endpoint kMoeRouting;
-const Endpoint kMoeRouting{"POST", "/v1/moe/routing", true, true, &Handle};
+const Endpoint kMoeRouting{"POST", "/v1/moe/routing", true, true, &HandleMoeRouting};
 
 }  // namespace carpool

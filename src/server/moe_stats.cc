@@ -93,7 +93,7 @@ bool Asks(std::string_view query, std::string_view what) {
   return false;
 }
 
-void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
+void HandleMoeStats(ServerContext& context, std::shared_ptr<Exchange> exchange) {
   const bool heat = Asks(exchange->request().query, "heat=1");
   const bool reset = Asks(exchange->request().query, "reset=1");
   context.loop->Post(
@@ -109,6 +109,6 @@ void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
 }  // namespace
 
 extern const Endpoint kMoeStats;
-const Endpoint kMoeStats{"GET", "/v1/moe/stats", true, true, &Handle};
+const Endpoint kMoeStats{"GET", "/v1/moe/stats", true, true, &HandleMoeStats};
 
 }  // namespace carpool

@@ -5,7 +5,7 @@
 namespace carpool {
 namespace {
 
-void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
+void HandlePage(ServerContext& context, std::shared_ptr<Exchange> exchange) {
   if (context.metrics != nullptr) context.metrics->OnHttp(200);
   exchange->Respond(200, "text/html; charset=utf-8", std::string(PageHtml()),
                     {{"Content-Security-Policy",
@@ -17,6 +17,6 @@ void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
 }  // namespace
 
 extern const Endpoint kPage;
-const Endpoint kPage{"GET", "/", false, false, &Handle};
+const Endpoint kPage{"GET", "/", false, false, &HandlePage};
 
 }  // namespace carpool

@@ -4,12 +4,12 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
-ApiResult<std::string> Parse(const std::string& text, const RequestRules& rules) {
+ApiResult<std::string> ParseTokenize(const std::string& text, const RequestRules& rules) {
   auto parsed = ParseJsonObject(text);
   if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
-  const json& body = std::get<json>(parsed);
+  const Json& body = std::get<Json>(parsed);
   JsonFields f(body);
   const std::string_view field = f.Has("content") ? "content" : "prompt";
   const std::string prompt = f.String(field, {}, SIZE_MAX);
@@ -25,19 +25,19 @@ ApiResult<std::string> Parse(const std::string& text, const RequestRules& rules)
   answer["max_model_len"] = rules.loop->context();
   answer["tokens"] = ids;
   if (pieces) {
-    answer["token_strs"] = json::array();
+    answer["token_strs"] = Json::array();
     for (int32_t id : ids) answer["token_strs"].push_back(TokenText(rules.loop->tokenizer(), id));
   }
   return answer.dump();
 }
 
-void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
-  ParseThen<std::string>(context, std::move(exchange), &Parse, &RespondParsed);
+void HandleTokenize(ServerContext& context, std::shared_ptr<Exchange> exchange) {
+  ParseThen<std::string>(context, std::move(exchange), &ParseTokenize, &RespondParsed);
 }
 
 }  // namespace
 
 extern const Endpoint kTokenize;
-const Endpoint kTokenize{"POST", "/tokenize", true, true, &Handle};
+const Endpoint kTokenize{"POST", "/tokenize", true, true, &HandleTokenize};
 
 }  // namespace carpool

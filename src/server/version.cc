@@ -4,13 +4,13 @@
 namespace carpool {
 namespace {
 
-void Handle(ServerContext& context, std::shared_ptr<Exchange> exchange) {
+void HandleVersion(ServerContext& context, std::shared_ptr<Exchange> exchange) {
   RespondJson(context, *exchange, fmt::format(R"({{"version":"{}"}})", CARPOOL_VERSION));
 }
 
 }  // namespace
 
 extern const Endpoint kVersion;
-const Endpoint kVersion{"GET", "/version", false, false, &Handle};
+const Endpoint kVersion{"GET", "/version", false, false, &HandleVersion};
 
 }  // namespace carpool

@@ -15,14 +15,14 @@
 namespace carpool {
 namespace {
 
-using nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5 };
 
 constexpr std::string_view kSpace = "▁";
 constexpr size_t kMaxPieceBytes = 1024;  // of a SentencePiece token: every split of it is tried
 
-std::string Quoted(std::string_view text) { return ordered_json(text).dump(); }
+std::string Quoted(std::string_view text) { return OrderedJson(text).dump(); }
 
 class Writer {
  public:
@@ -43,7 +43,7 @@ class Writer {
     for (size_t i = 0; i < tokens_->count; ++i) {
       if (InvalidUtf8At(tokens_->strings[i])) return Corrupt("token {} is not valid UTF-8", i);
     }
-    ordered_json steps;
+    OrderedJson steps;
     std::string merges;
     if (*kind == "gpt2") {
       RETURN_IF_ERROR(ByteLevel(steps, merges));
@@ -90,8 +90,8 @@ class Writer {
            (unk_ || (type != kControl && type != kUserDefined));
   }
 
-  ordered_json AddedTokens() const {
-    ordered_json list = ordered_json::array();
+  OrderedJson AddedTokens() const {
+    OrderedJson list = OrderedJson::array();
     for (size_t i = 0; i < tokens_->count; ++i) {
       const int64_t type = Type(i);
       const bool special = type == kControl || (unk_ && type == kUnknown);
@@ -101,7 +101,7 @@ class Writer {
     return list;
   }
 
-  Status ByteLevel(ordered_json& steps, std::string& merges) {
+  Status ByteLevel(OrderedJson& steps, std::string& merges) {
     const auto name = fields_.Text("tokenizer.ggml.pre").value_or("default");
     const GgufPreTokenizer* pre = FindGgufPreTokenizer(name);
     if (pre == nullptr) {
@@ -112,7 +112,7 @@ class Writer {
     ignore_merges_ = pre->ignore_merges;
     add_bos_ = pre->add_bos;
     if (pre->nfc) steps["normalizer"] = {{"type", "NFC"}};
-    ordered_json list = ordered_json::array();
+    OrderedJson list = OrderedJson::array();
     for (const auto& regex : pre->splits) {
       list.push_back(
           {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}});
@@ -128,18 +128,18 @@ class Writer {
     return {};
   }
 
-  Status SentencePiece(ordered_json& steps, std::string& merges) {
+  Status SentencePiece(OrderedJson& steps, std::string& merges) {
     add_bos_ = true;
     const auto unknown = fields_.Uint("tokenizer.ggml.unknown_token_id");
     unk_ = static_cast<size_t>(unknown.value_or(0));
     if (*unk_ >= tokens_->count) return Corrupt("unknown_token_id {} is not a token", *unk_);
     const bool prefix = fields_.Flag("tokenizer.ggml.add_space_prefix").value_or(true);
-    ordered_json normalizers = ordered_json::array();
+    OrderedJson normalizers = OrderedJson::array();
     if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
     normalizers.push_back(
         {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}});
     steps["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}};
-    ordered_json decoders = {
+    OrderedJson decoders = {
         {{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
         {{"type", "ByteFallback"}},
         {{"type", "Fuse"}}};
@@ -189,8 +189,8 @@ class Writer {
   }
 
   /// What is put around a text.
-  Status Template(ordered_json& steps) {
-    ordered_json single = ordered_json::array(), special = ordered_json::object();
+  Status Template(OrderedJson& steps) {
+    OrderedJson single = OrderedJson::array(), special = OrderedJson::object();
     const auto add = [&](std::string_view name) -> Status {
       const auto id = fields_.Uint(fmt::format("tokenizer.ggml.{}_token_id", name));
       if (!id) return {};
@@ -210,7 +210,7 @@ class Writer {
     if (!special.empty()) {
       steps["post_processor"] = {{"type", "TemplateProcessing"},
                                  {"single", std::move(single)},
-                                 {"pair", ordered_json::array()},
+                                 {"pair", OrderedJson::array()},
                                  {"special_tokens", std::move(special)}};
     }
     return {};

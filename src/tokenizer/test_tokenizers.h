@@ -14,7 +14,7 @@
 
 namespace carpool::test {
 
-using nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 inline constexpr const char* kGlmRegex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -26,7 +26,7 @@ inline const std::vector<std::string> kDeepSeekRegexes = {
     R"(\p{N}{1,3})", R"([一-龥぀-ゟ゠-ヿ]+)",
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
 
-inline ordered_json Split(const std::string& regex) {
+inline OrderedJson Split(const std::string& regex) {
   return {{"type", "Split"},
           {"pattern", {{"Regex", regex}}},
           {"behavior", "Isolated"},
@@ -35,13 +35,13 @@ inline ordered_json Split(const std::string& regex) {
 
 /// Byte-level: ids 0-255 are the bytes, then the merges' products in order, then `added` (id filled
 /// in when absent).
-inline ordered_json ByteLevelJson(
+inline OrderedJson ByteLevelJson(
     const std::vector<std::string>& regexes,
     const std::vector<std::pair<std::string, std::string>>& merges = {},
-    std::vector<ordered_json> added = {}) {
-  ordered_json vocab = ordered_json::object();
+    std::vector<OrderedJson> added = {}) {
+  OrderedJson vocab = OrderedJson::object();
   for (int b = 0; b < 256; ++b) vocab[VocabStringOfBytes(std::string(1, static_cast<char>(b)))] = b;
-  ordered_json merge_list = ordered_json::array();
+  OrderedJson merge_list = OrderedJson::array();
   for (const auto& [left, right] : merges) {
     merge_list.push_back({left, right});
     if (!vocab.contains(left + right)) vocab[left + right] = static_cast<int>(vocab.size());
@@ -50,7 +50,7 @@ inline ordered_json ByteLevelJson(
   for (auto& token : added) {
     if (!token.contains("id")) token["id"] = next++;
   }
-  ordered_json steps = ordered_json::array();
+  OrderedJson steps = OrderedJson::array();
   for (const auto& regex : regexes) steps.push_back(Split(regex));
   steps.push_back({{"type", "ByteLevel"},
                    {"add_prefix_space", false},
@@ -65,7 +65,7 @@ inline ordered_json ByteLevelJson(
           {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merge_list}}}};
 }
 
-inline Result<Tokenizer> FromJson(const ordered_json& json) {
+inline Result<Tokenizer> FromJson(const OrderedJson& json) {
   return Tokenizer::LoadFromJson(json.dump(), "t.json");
 }
 

@@ -7,11 +7,11 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 constexpr size_t kMaxConfigBytes = size_t{64} << 20;
 
 // "eos_token": "</s>" or {"content": "</s>", ...}
-const std::string* TokenText(const json& value) {
+const std::string* TokenText(const Json& value) {
   if (value.is_string()) return value.get_ptr<const std::string*>();
   if (!value.is_object()) return nullptr;
   const auto it = value.find("content");
@@ -27,7 +27,7 @@ Result<TokenizerConfig> LoadTokenizerConfig(const std::string& dir) {
     if (text.error().code == ErrorCode::kNotFound) return TokenizerConfig{};
     return text.error();
   }
-  const json root = json::parse(*text, nullptr, false);
+  const Json root = Json::parse(*text, nullptr, false);
   if (!root.is_object()) return MakeError(ErrorCode::kCorrupt, "{}: wanted a JSON object", path);
   TokenizerConfig config;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
@@ -51,7 +51,7 @@ Result<TokenizerConfig> LoadTokenizerConfig(const std::string& dir) {
     return MakeError(ErrorCode::kCorrupt,
                      "{}: chat_template: wanted a string or a list of {{name, template}}", path);
   }
-  for (const json& entry : *templates) {
+  for (const Json& entry : *templates) {
     const bool good = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
                       entry.contains("template") && entry["template"].is_string();
     if (!good) {

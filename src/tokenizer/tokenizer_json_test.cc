@@ -13,12 +13,12 @@ namespace carpool {
 namespace {
 
 using test::ByteLevelJson;
-using test::ordered_json;
+using test::OrderedJson;
 using ::testing::HasSubstr;
 
 struct BadFile {
   const char* name;
-  std::function<void(ordered_json&)> breaks;
+  std::function<void(OrderedJson&)> breaks;
   const char* message;
 };
 
@@ -55,9 +55,9 @@ const BadFile kBadFiles[] = {
      "is not an integer in range"},
     {"long token", [](auto& j) { j["model"]["vocab"][std::string(70'000, 'x')] = 900; },
      "has 70000 bytes"},
-    {"empty vocab", [](auto& j) { j["model"]["vocab"] = ordered_json::object(); },
+    {"empty vocab", [](auto& j) { j["model"]["vocab"] = OrderedJson::object(); },
      "model.vocab is empty"},
-    {"vocab list", [](auto& j) { j["model"]["vocab"] = ordered_json::array(); },
+    {"vocab list", [](auto& j) { j["model"]["vocab"] = OrderedJson::array(); },
      "model.vocab: wanted an object"},
     {"missing byte", [](auto& j) { j["model"]["vocab"].erase("Q"); }, "no token for byte 0x51"},
     {"no model", [](auto& j) { j.erase("model"); }, "wanted an object \"model\""},
@@ -162,7 +162,7 @@ const BadFile kBadFiles[] = {
 
 TEST(TokenizerJson, BadFilesAreOneClearLine) {
   for (const BadFile& bad : kBadFiles) {
-    ordered_json json = ByteLevelJson({test::kGlmRegex}, {{"a", "a"}});
+    OrderedJson json = ByteLevelJson({test::kGlmRegex}, {{"a", "a"}});
     bad.breaks(json);
     const auto t = test::FromJson(json);
     ASSERT_FALSE(t) << bad.name;

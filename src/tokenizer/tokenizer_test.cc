@@ -19,7 +19,7 @@ namespace {
 
 using test::ByteLevelJson;
 using test::FromJson;
-using test::ordered_json;
+using test::OrderedJson;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -109,7 +109,7 @@ TEST(PreTokenize, CutsAsTheDeepSeekAndGpt2RegexesDo) {
   const Tokenizer gpt2 = Must(FromJson(ByteLevelJson({test::kGpt2Regex})));
   EXPECT_EQ(PiecesOf(gpt2, "It's 12345  GB'S\n"),
             (Strings{"It", "'s", " 12345", " ", " GB", "'", "S", "\n"}));
-  ordered_json own_regex = ByteLevelJson({});
+  OrderedJson own_regex = ByteLevelJson({});
   own_regex["pre_tokenizer"] = {
       {"type", "ByteLevel"}, {"add_prefix_space", true}, {"use_regex", true}};
   EXPECT_EQ(PiecesOf(Must(FromJson(own_regex)), "It's 12"), (Strings{" It", "'s", " 12"}));
@@ -206,13 +206,13 @@ TEST(Tokenizer, MergesLowestRankFirstAndLeftmostOfEquals) {
   EXPECT_THAT(Ids(t, "aaaa"), ElementsAre(256, 256));  // leftmost pairs first
   EXPECT_THAT(Ids(t, "abc"), ElementsAre('a', 257));   // b c outranks a b
   EXPECT_THAT(Ids(t, "aab"), ElementsAre(256, 'b'));
-  ordered_json strings = ByteLevelJson({test::kGlmRegex}, {{"a", "a"}});
+  OrderedJson strings = ByteLevelJson({test::kGlmRegex}, {{"a", "a"}});
   strings["model"]["merges"] = {"a a"};
   EXPECT_THAT(Ids(Must(FromJson(strings)), "aab"), ElementsAre(256, 'b'));
 }
 
 TEST(Tokenizer, IgnoreMergesTakesAWholePieceFromTheVocabulary) {
-  ordered_json json = ByteLevelJson({test::kGlmRegex}, {{"a", "b"}});
+  OrderedJson json = ByteLevelJson({test::kGlmRegex}, {{"a", "b"}});
   json["model"]["vocab"]["abc"] = 257;
   EXPECT_THAT(Ids(Must(FromJson(json)), "abc"), ElementsAre(256, 'c'));
   json["model"]["ignore_merges"] = true;
@@ -220,13 +220,13 @@ TEST(Tokenizer, IgnoreMergesTakesAWholePieceFromTheVocabulary) {
 }
 
 TEST(Tokenizer, AddedTokensMatchLeftmostLongestAndKeepTheirRules) {
-  const ordered_json json = ByteLevelJson({test::kGlmRegex}, {},
-                                          {{{"content", "<a>"}, {"special", true}},
-                                           {{"content", "<a><b>"}, {"special", true}},
-                                           {{"content", "<think>"}, {"special", false}},
-                                           {{"content", "<l>"}, {"lstrip", true}},
-                                           {{"content", "<r>"}, {"rstrip", true}},
-                                           {{"content", "word"}, {"single_word", true}}});
+  const OrderedJson json = ByteLevelJson({test::kGlmRegex}, {},
+                                         {{{"content", "<a>"}, {"special", true}},
+                                          {{"content", "<a><b>"}, {"special", true}},
+                                          {{"content", "<think>"}, {"special", false}},
+                                          {{"content", "<l>"}, {"lstrip", true}},
+                                          {{"content", "<r>"}, {"rstrip", true}},
+                                          {{"content", "word"}, {"single_word", true}}});
   const Tokenizer t = Must(FromJson(json));
   EXPECT_THAT(Ids(t, "<a><a><b>x"), ElementsAre(256, 257, 'x'));
   EXPECT_THAT(Ids(t, "a \t\u3000<l> b"), ElementsAre('a', 259, ' ', 'b'));
@@ -243,9 +243,9 @@ TEST(Tokenizer, AddedTokensMatchLeftmostLongestAndKeepTheirRules) {
 }
 
 TEST(Tokenizer, NfcRunsAfterRawTokensAndBeforeNormalizedOnes) {
-  ordered_json json = ByteLevelJson({test::kGlmRegex}, {},
-                                    {{{"content", "e\u0301"}, {"normalized", false}},
-                                     {{"content", "o\u0301"}, {"normalized", true}}});
+  OrderedJson json = ByteLevelJson({test::kGlmRegex}, {},
+                                   {{{"content", "e\u0301"}, {"normalized", false}},
+                                    {{"content", "o\u0301"}, {"normalized", true}}});
   json["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}}}};
   const Tokenizer t = Must(FromJson(json));
   EXPECT_THAT(Ids(t, "e\u0301"), ElementsAre(256));
@@ -265,7 +265,7 @@ TEST(Nfc, ComposesAndStaysFastOnLongRunsOfMarks) {
 }
 
 TEST(Tokenizer, PostProcessorTemplatePutsBosAround) {
-  ordered_json json =
+  OrderedJson json =
       ByteLevelJson({test::kGlmRegex}, {}, {{{"content", "<s>"}, {"special", true}}});
   json["post_processor"] = {
       {"type", "Sequence"},
@@ -275,7 +275,7 @@ TEST(Tokenizer, PostProcessorTemplatePutsBosAround) {
          {"single",
           {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
            {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
-         {"pair", ordered_json::array()},
+         {"pair", OrderedJson::array()},
          {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {256}}, {"tokens", {"<s>"}}}}}}}}}};
   const Tokenizer t = Must(FromJson(json));
   EXPECT_THAT(Ids(t, "a"), ElementsAre(256, 'a'));
@@ -283,8 +283,8 @@ TEST(Tokenizer, PostProcessorTemplatePutsBosAround) {
   EXPECT_THAT(Ids(t, "a", true, false), ElementsAre('a'));
 }
 
-ordered_json SentencePieceJson() {
-  ordered_json vocab = {{"<unk>", 0}, {"<s>", 1}};
+OrderedJson SentencePieceJson() {
+  OrderedJson vocab = {{"<unk>", 0}, {"<s>", 1}};
   for (int b = 0; b < 256; ++b) vocab[fmt::format("<0x{:02X}>", b)] = b + 2;
   for (const char* s : {"▁", "h", "i", "hi", "▁hi"}) vocab[s] = static_cast<int>(vocab.size());
   return {{"added_tokens",
@@ -321,7 +321,7 @@ TEST(Tokenizer, SentencePieceLikeFilesUseByteFallback) {
     EXPECT_EQ(*t.Decode(Ids(t, text), true), text);
   StreamDecoder continued(t, true, /*continues=*/true);
   EXPECT_EQ(continued.Feed(262), " hi");
-  ordered_json metaspace = SentencePieceJson();
+  OrderedJson metaspace = SentencePieceJson();
   metaspace["normalizer"] = nullptr;
   metaspace["pre_tokenizer"] = {
       {"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", true}};

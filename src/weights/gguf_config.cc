@@ -16,14 +16,14 @@
 namespace carpool {
 namespace {
 
-using nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct Source;
 /// One architecture of GGUF: what Hugging Face calls it, and the fields only it has.
 struct GgufArchitecture {
   std::string_view name;
   std::string_view (*model_type)(Source& s);
-  void (*fill)(Source& s, ordered_json& config);
+  void (*fill)(Source& s, OrderedJson& config);
 };
 const GgufArchitecture* FindGgufArchitecture(std::string_view name);
 
@@ -59,7 +59,7 @@ struct Source {
 
 /// config[key] = value, unless there is none.
 template <typename T>
-void Set(ordered_json& config, const char* key, const std::optional<T>& value) {
+void Set(OrderedJson& config, const char* key, const std::optional<T>& value) {
   if (value) config[key] = *value;
 }
 
@@ -74,8 +74,8 @@ uint64_t Layers(Source& s) {
 }
 
 /// {rope_parameters}: theta and scaling.
-ordered_json Rope(Source& s) {
-  ordered_json rope = {{"rope_type", "default"}};
+OrderedJson Rope(Source& s) {
+  OrderedJson rope = {{"rope_type", "default"}};
   Set(rope, "rope_theta", s.Number("rope.freq_base"));
   const std::string_view type = s.fields.Text(s.Key("rope.scaling.type")).value_or("none");
   const auto factor = s.Number("rope.scaling.factor");
@@ -99,7 +99,7 @@ ordered_json Rope(Source& s) {
 
 /// Llama 3 writes its scaling as one divisor per frequency: 1 for the fast ones, the factor for the
 /// slow ones, in between a blend that tells the original context.
-void ReadRopeFreqs(Source& s, ordered_json& rope) {
+void ReadRopeFreqs(Source& s, OrderedJson& rope) {
   const GgufTensor* t = s.model.FindTensor("rope_freqs.weight");
   if (t == nullptr || t->type->storage != Storage::kF32) return;
   constexpr double kLow = 1.0, kHigh = 4.0;  // of every model in use
@@ -131,7 +131,7 @@ void ReadRopeFreqs(Source& s, ordered_json& rope) {
       static_cast<uint64_t>(std::clamp(std::round(original), 1.0, 1e8));
 }
 
-void FillGqa(Source& s, ordered_json& c) {
+void FillGqa(Source& s, OrderedJson& c) {
   Set(c, "num_key_value_heads", s.Uint("attention.head_count_kv"));
   const auto key = s.Uint("attention.key_length");
   const uint64_t heads = std::max<uint64_t>(1, s.Uint("attention.head_count").value_or(1));
@@ -147,7 +147,7 @@ void FillGqa(Source& s, ordered_json& c) {
   if (window && *window > 0) c["sliding_window"] = *window;
 }
 
-void FillMla(Source& s, ordered_json& c) {
+void FillMla(Source& s, OrderedJson& c) {
   // Newer files describe the absorbed form, with one key head, and keep the true sizes in *_mla.
   const auto key = s.Uint("attention.key_length_mla");
   const auto value = s.Uint("attention.value_length_mla");
@@ -167,7 +167,7 @@ void FillMla(Source& s, ordered_json& c) {
   c["rope_interleave"] = true;
 }
 
-void FillExperts(Source& s, ordered_json& c, const char* count) {
+void FillExperts(Source& s, OrderedJson& c, const char* count) {
   Set(c, count, s.Uint("expert_count"));
   Set(c, "num_experts_per_tok", s.Uint("expert_used_count"));
   const auto width = s.Uint("expert_feed_forward_length");
@@ -175,7 +175,7 @@ void FillExperts(Source& s, ordered_json& c, const char* count) {
 }
 
 /// The gate and schedule of GLM and DeepSeek.
-void FillDeepSeekMoe(Source& s, ordered_json& c) {
+void FillDeepSeekMoe(Source& s, OrderedJson& c) {
   FillExperts(s, c, "n_routed_experts");
   c["n_shared_experts"] = s.Uint("expert_shared_count").value_or(0);
   c["first_k_dense_replace"] = s.Uint("leading_dense_block_count").value_or(0);
@@ -186,7 +186,7 @@ void FillDeepSeekMoe(Source& s, ordered_json& c) {
   Set(c, "topk_group", s.Uint("expert_group_used_count"));
 }
 
-void FillIndexer(Source& s, ordered_json& c) {
+void FillIndexer(Source& s, OrderedJson& c) {
   Set(c, "index_n_heads", s.Uint("attention.indexer.head_count"));
   Set(c, "index_head_dim", s.Uint("attention.indexer.key_length"));
   Set(c, "index_topk", s.Uint("attention.indexer.top_k"));
@@ -200,7 +200,7 @@ bool IsSigmoid(Source& s) {
 
 std::string_view DeepSeek2Type(Source& s) { return IsSigmoid(s) ? "deepseek_v3" : "deepseek_v2"; }
 
-void FillDeepSeek2(Source& s, ordered_json& c) {
+void FillDeepSeek2(Source& s, OrderedJson& c) {
   FillMla(s, c);
   FillDeepSeekMoe(s, c);
   if (IsSigmoid(s)) {
@@ -213,20 +213,20 @@ void FillDeepSeek2(Source& s, ordered_json& c) {
   }
 }
 
-void FillDeepSeek32(Source& s, ordered_json& c) {
+void FillDeepSeek32(Source& s, OrderedJson& c) {
   FillMla(s, c);
   FillDeepSeekMoe(s, c);
   FillIndexer(s, c);
 }
 
-void FillGlmDsa(Source& s, ordered_json& c) {
+void FillGlmDsa(Source& s, OrderedJson& c) {
   FillMla(s, c);
   FillDeepSeekMoe(s, c);
   FillIndexer(s, c);
   c["norm_topk_prob"] = s.fields.Flag(s.Key("expert_weights_norm")).value_or(true);
   c["indexer_rope_interleave"] = true;
   if (const GgufArray* types = s.fields.Array(s.Key("attention.indexer.types"), GgufType::kBool)) {
-    ordered_json list = ordered_json::array();
+    OrderedJson list = OrderedJson::array();
     for (size_t i = 0; i < types->count; ++i)
       list.push_back(std::get<bool>(types->At(i)) ? "full" : "shared");
     c["indexer_types"] = std::move(list);
@@ -236,29 +236,29 @@ void FillGlmDsa(Source& s, ordered_json& c) {
   }
 }
 
-void FillGlm4Moe(Source& s, ordered_json& c) {
+void FillGlm4Moe(Source& s, OrderedJson& c) {
   FillGqa(s, c);
   FillDeepSeekMoe(s, c);
   c["norm_topk_prob"] = s.fields.Flag(s.Key("expert_weights_norm")).value_or(true);
 }
 
-void FillQwenMoe(Source& s, ordered_json& c, bool norm) {
+void FillQwenMoe(Source& s, OrderedJson& c, bool norm) {
   FillGqa(s, c);
   FillExperts(s, c, "num_experts");
   const uint64_t dense = s.Uint("leading_dense_block_count").value_or(0);
-  ordered_json layers = ordered_json::array();
+  OrderedJson layers = OrderedJson::array();
   for (uint64_t i = 0; i < std::min<uint64_t>(dense, 4096); ++i) layers.push_back(i);
   c["mlp_only_layers"] = std::move(layers);
   c["norm_topk_prob"] = s.fields.Flag(s.Key("expert_weights_norm")).value_or(norm);
 }
-void FillQwen3Moe(Source& s, ordered_json& c) { FillQwenMoe(s, c, true); }
-void FillQwen2Moe(Source& s, ordered_json& c) {
+void FillQwen3Moe(Source& s, OrderedJson& c) { FillQwenMoe(s, c, true); }
+void FillQwen2Moe(Source& s, OrderedJson& c) {
   FillQwenMoe(s, c, false);
   const auto width = s.Uint("expert_shared_feed_forward_length");
   Set(c, "shared_expert_intermediate_size", width ? width : s.Dim("ffn_down_shexp.weight", 0));
 }
 
-void FillOlmoe(Source& s, ordered_json& c) {
+void FillOlmoe(Source& s, OrderedJson& c) {
   FillQwenMoe(s, c, false);
   Set(c, "intermediate_size", s.Dim("ffn_down_exps.weight", 0));
   Set(c, "clip_qkv", s.Number("attention.clamp_kqv"));
@@ -266,19 +266,19 @@ void FillOlmoe(Source& s, ordered_json& c) {
 
 bool IsMixtral(Source& s) { return s.Uint("expert_count").value_or(0) > 0; }
 std::string_view LlamaType(Source& s) { return IsMixtral(s) ? "mixtral" : "llama"; }
-void FillLlama(Source& s, ordered_json& c) {
+void FillLlama(Source& s, OrderedJson& c) {
   FillGqa(s, c);
   c["rope_interleave"] = true;  // rows of q and k were put in that order when the file was made
   ReadRopeFreqs(s, c["rope_parameters"]);
   if (IsMixtral(s)) FillExperts(s, c, "num_local_experts");
 }
 
-void FillGptOss(Source& s, ordered_json& c) {
+void FillGptOss(Source& s, OrderedJson& c) {
   FillGqa(s, c);
   FillExperts(s, c, "num_local_experts");
   Set(c, "intermediate_size", s.Dim("ffn_down_exps.weight", 0));
   c["rope_parameters"]["truncate"] = false;
-  ordered_json types = ordered_json::array();
+  OrderedJson types = OrderedJson::array();
   for (uint64_t i = 0; i < std::min<uint64_t>(Layers(s), 4096); ++i)
     types.push_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
   c["layer_types"] = std::move(types);
@@ -332,7 +332,7 @@ Result<const GgufArchitecture*> Architecture(Source& s) {
 }
 
 /// Tokens that end a turn: those that are named, and the usual ones by their text.
-ordered_json EndTokens(Source& s, uint64_t vocab) {
+OrderedJson EndTokens(Source& s, uint64_t vocab) {
   std::set<uint64_t> ids;
   for (const auto* key : {"eos", "eot", "eom"}) {
     const auto id = s.fields.Uint(fmt::format("tokenizer.ggml.{}_token_id", key));
@@ -374,7 +374,7 @@ Result<GgufFamily> GgufFamilyOf(const GgufModel& model) {
 Result<std::string> GgufConfigJson(const GgufModel& model) {
   Source s(model);
   ASSIGN_OR_RETURN(const GgufArchitecture* architecture, Architecture(s));
-  ordered_json c;
+  OrderedJson c;
   c["model_type"] = architecture->model_type(s);
   const GgufTensor* embedding = model.FindTensor("token_embd.weight");
   if (embedding != nullptr) {
@@ -393,7 +393,7 @@ Result<std::string> GgufConfigJson(const GgufModel& model) {
   c["hidden_act"] = "silu";
   architecture->fill(s, c);
   RETURN_IF_ERROR(s.fields.status());
-  return c.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return c.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace carpool

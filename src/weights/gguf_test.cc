@@ -11,11 +11,8 @@
 namespace carpool {
 namespace {
 
+using testing::AsBytes;
 using testing::TempDir;
-
-std::span<const std::byte> AsBytes(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
 
 template <typename T>
 std::string Raw(T value) {
@@ -44,7 +41,7 @@ std::string File(const std::string& entries, uint64_t num_entries, const std::st
   return file;
 }
 
-std::string ErrorOf(const std::string& file) {
+std::string GgufError(const std::string& file) {
   const auto header = ParseGguf(AsBytes(file), "m.gguf");
   if (header) return "(no error)";
   EXPECT_EQ(header.error().message.find('\n'), std::string::npos);
@@ -53,7 +50,7 @@ std::string ErrorOf(const std::string& file) {
 }
 
 void ExpectError(const std::string& file, std::string_view part) {
-  const std::string error = ErrorOf(file);
+  const std::string error = GgufError(file);
   EXPECT_NE(error.find(part), std::string::npos) << error;
 }
 
@@ -118,7 +115,8 @@ TEST(Gguf, EveryTruncationIsAnError) {
                Entry("n", 9, Raw(uint32_t{8}) + Raw(uint64_t{2}) + Text("ab") + Text("c")),
            2, Tensor("t", {32, 2}, 8, 0), 1, 68);
   ASSERT_TRUE(ParseGguf(AsBytes(file), "m.gguf"));
-  for (size_t n = 0; n < file.size(); ++n) EXPECT_NE(ErrorOf(file.substr(0, n)), "(no error)") << n;
+  for (size_t n = 0; n < file.size(); ++n)
+    EXPECT_NE(GgufError(file.substr(0, n)), "(no error)") << n;
   ExpectError("", "needs 4 bytes at offset 0, but the file ends after 0");
   ExpectError(file.substr(0, file.size() - 1),
               "tensor 't': 68 bytes at offset 0 of the data, which has 67; is the file truncated?");
@@ -173,7 +171,7 @@ TEST(Gguf, AlignmentMustBeAPowerOfTwo) {
   }
   ExpectError(Start(0, 1) + Entry("general.alignment", 8, Text("32")), "got string");
   for (const uint32_t good : {1u, 8u, 32u, 4096u})
-    EXPECT_EQ(ErrorOf(Start(0, 1) + Entry("general.alignment", 4, Raw(good))), "(no error)");
+    EXPECT_EQ(GgufError(Start(0, 1) + Entry("general.alignment", 4, Raw(good))), "(no error)");
 }
 
 TEST(Gguf, BadTensorsAreRefused) {

@@ -34,24 +34,24 @@ bool TooDeep(std::string_view text) {
 }  // namespace
 
 Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& where) {
-  using nlohmann::json;
+  using Json = nlohmann::json;
   if (TooDeep(text))
     return MakeError(ErrorCode::kCorrupt, "{}: JSON nested deeper than {} levels", where,
                      kMaxDepth);
   std::vector<std::set<std::string>> open;  // keys of the objects that are being read
   std::string twin;
   bool has_twin = false;
-  const auto watch = [&](int, json::parse_event_t event, json& value) {
-    if (event == json::parse_event_t::object_start) open.emplace_back();
-    if (event == json::parse_event_t::object_end) open.pop_back();
-    if (event == json::parse_event_t::key &&
+  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) open.emplace_back();
+    if (event == Json::parse_event_t::object_end) open.pop_back();
+    if (event == Json::parse_event_t::key &&
         !open.back().insert(value.get_ref<const std::string&>()).second) {
       if (!has_twin) twin = value.get_ref<const std::string&>();
       has_twin = true;
     }
     return true;
   };
-  json document = json::parse(text, watch, false);
+  Json document = Json::parse(text, watch, false);
   if (document.is_discarded()) return MakeError(ErrorCode::kCorrupt, "{}: not valid JSON", where);
   if (has_twin)
     return MakeError(ErrorCode::kCorrupt, "{}: key '{}' is there twice", where, Printable(twin));

@@ -13,7 +13,7 @@
 namespace carpool {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr size_t kMaxPatterns = 100'000;
 constexpr size_t kMaxRegexes = 64;
@@ -41,7 +41,7 @@ size_t MatchSet(std::string_view pattern, char c, bool& hit) {
 }
 
 /// Entries of a list of strings at `key`; absent or null is an empty list.
-Result<std::vector<std::string>> Strings(const json& object, const char* key,
+Result<std::vector<std::string>> Strings(const Json& object, const char* key,
                                          const std::string& where) {
   std::vector<std::string> out;
   const auto it = object.find(key);
@@ -58,7 +58,7 @@ Result<std::vector<std::string>> Strings(const json& object, const char* key,
   return out;
 }
 
-std::string StringOr(const json& object, const char* key, std::string fallback) {
+std::string StringOr(const Json& object, const char* key, std::string fallback) {
   const auto it = object.find(key);
   return it != object.end() && it->is_string() ? it->get<std::string>() : fallback;
 }
@@ -158,7 +158,7 @@ class QuantConfigParser {
   explicit QuantConfigParser(std::string where) : where_(std::move(where)) {}
 
   /// "quantization" of hf_quant_config.json, or "quantization_config" of config.json.
-  Result<QuantConfig> Parse(const json& object) {
+  Result<QuantConfig> Parse(const Json& object) {
     if (!object.is_object()) return MakeError(ErrorCode::kCorrupt, "{}: wanted an object", where_);
     config_.method_ = StringOr(object, "quant_algo", StringOr(object, "quant_method", ""));
     for (const char* key : {"ignore", "exclude_modules", "modules_to_not_convert"}) {
@@ -178,7 +178,7 @@ class QuantConfigParser {
   }
 
  private:
-  Status Append(const json& object, const char* key, std::vector<QuantConfig::Pattern>& list) {
+  Status Append(const Json& object, const char* key, std::vector<QuantConfig::Pattern>& list) {
     ASSIGN_OR_RETURN(const auto texts, Strings(object, key, where_));
     for (const auto& text : texts) {
       ASSIGN_OR_RETURN(auto pattern, QuantConfig::MakePattern(text, where_));
@@ -192,7 +192,7 @@ class QuantConfigParser {
   }
 
   /// Targets are layer classes ("Linear") or module names.
-  Status AddTargets(const json& group) {
+  Status AddTargets(const Json& group) {
     std::vector<QuantConfig::Pattern> targets;
     RETURN_IF_ERROR(Append(group, "targets", targets));
     for (auto& target : targets) {
@@ -214,7 +214,7 @@ Result<QuantConfig> QuantConfig::Load(const std::string& dir) {
     std::error_code ec;
     if (!std::filesystem::exists(path, ec)) continue;
     ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
-    ASSIGN_OR_RETURN(const json document, ParseJsonObject(text, path));
+    ASSIGN_OR_RETURN(const Json document, ParseJsonObject(text, path));
     const auto it = document.find(key);
     if (it == document.end() || it->is_null()) continue;
     return QuantConfigParser(path + ": " + key).Parse(*it);

@@ -35,7 +35,7 @@ QuantConfig Load(std::string_view file, std::string_view text) {
   EXPECT_TRUE(config) << config.error().message;
   return config ? *config : QuantConfig();
 }
-std::string ErrorOf(std::string_view text) {
+std::string QuantConfigError(std::string_view text) {
   const TempDir dir;
   dir.Write("hf_quant_config.json", text);
   const auto config = QuantConfig::Load(dir.path());
@@ -91,18 +91,19 @@ TEST(QuantConfig, NothingSaidIsNoQuantisation) {
 }
 
 TEST(QuantConfig, BadFiles) {
-  EXPECT_THAT(ErrorOf("{"), HasSubstr("not valid JSON"));
-  EXPECT_THAT(ErrorOf("[]"), HasSubstr("wanted a JSON object"));
-  EXPECT_THAT(ErrorOf(std::string(100'000, '[')), HasSubstr("deeper than 64"));
-  EXPECT_THAT(ErrorOf(R"({"a":1,"a":2})"), HasSubstr("key 'a' is there twice"));
-  EXPECT_THAT(ErrorOf(R"({"quantization":5})"), HasSubstr("wanted an object"));
-  EXPECT_THAT(ErrorOf(R"({"quantization":{"ignore":"x"}})"), HasSubstr("wanted a list"));
-  EXPECT_THAT(ErrorOf(R"({"quantization":{"ignore":[1]}})"), HasSubstr("wanted a list of strings"));
-  EXPECT_THAT(ErrorOf(R"({"quantization":{"ignore":["re:("]}})"),
+  EXPECT_THAT(QuantConfigError("{"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(QuantConfigError("[]"), HasSubstr("wanted a JSON object"));
+  EXPECT_THAT(QuantConfigError(std::string(100'000, '[')), HasSubstr("deeper than 64"));
+  EXPECT_THAT(QuantConfigError(R"({"a":1,"a":2})"), HasSubstr("key 'a' is there twice"));
+  EXPECT_THAT(QuantConfigError(R"({"quantization":5})"), HasSubstr("wanted an object"));
+  EXPECT_THAT(QuantConfigError(R"({"quantization":{"ignore":"x"}})"), HasSubstr("wanted a list"));
+  EXPECT_THAT(QuantConfigError(R"({"quantization":{"ignore":[1]}})"),
+              HasSubstr("wanted a list of strings"));
+  EXPECT_THAT(QuantConfigError(R"({"quantization":{"ignore":["re:("]}})"),
               HasSubstr("is not a regular expression"));
-  EXPECT_THAT(
-      ErrorOf(fmt::format(R"({{"quantization":{{"ignore":["re:{}"]}}}})", std::string(5000, '('))),
-      HasSubstr("at most 256"));
+  EXPECT_THAT(QuantConfigError(fmt::format(R"({{"quantization":{{"ignore":["re:{}"]}}}})",
+                                           std::string(5000, '('))),
+              HasSubstr("at most 256"));
 }
 
 TEST(QuantConfig, NoRegexCanStallTheProgram) {

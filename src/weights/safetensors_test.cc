@@ -10,15 +10,12 @@
 namespace carpool {
 namespace {
 
+using testing::AsBytes;
 using testing::Bytes;
 using ::testing::HasSubstr;
 using testing::SafetensorsBytes;
 using testing::TempDir;
 using testing::TestTensor;
-
-std::span<const std::byte> AsBytes(const std::string& s) {
-  return {reinterpret_cast<const std::byte*>(s.data()), s.size()};
-}
 
 TEST(Safetensors, ReadsTensorsOfEveryDtypeInFileOrder) {
   const std::string file = SafetensorsBytes(std::vector<TestTensor>{
