@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "tokenizer/gguf_pre_tokenizers.h"
-
 namespace carpool {
 namespace {
 
@@ -144,81 +142,6 @@ Status WriteModelMetadata(const ModelConfig& c, GgufWriter& out) {
   WriteAttention(c, w);
   WriteRope(c, w);
   if (c.NumMoeLayers() > 0) WriteExperts(c, w);
-  return {};
-}
-
-Status WriteTokenizerMetadata(const TokenizerSpec& spec, const TokenizerConfig& config,
-                              const ModelConfig& model, GgufWriter& out) {
-  if (!spec.byte_level) {
-    return MakeError(ErrorCode::kUnsupported,
-                     "the tokenizer is SentencePiece-like; GGUF wants its scores, which "
-                     "tokenizer.json does not have");
-  }
-  std::vector<std::string> splits;
-  for (const PreTokenizerStep& step : spec.pre_tokenizer) {
-    if (!step.pattern.empty()) splits.push_back(step.pattern);
-  }
-  const GgufPreTokenizer* pre = FindGgufPreTokenizer(splits, spec.bpe.ignore_merges);
-  if (pre == nullptr) {
-    return MakeError(ErrorCode::kUnsupported,
-                     "the tokenizer's pre-tokenizer has no name in GGUF; known: {}",
-                     GgufPreTokenizerNames());
-  }
-  out.SetString("tokenizer.ggml.model", "gpt2");
-  out.SetString("tokenizer.ggml.pre", pre->name);
-  std::vector<std::string> tokens = spec.tokens;
-  std::vector<int32_t> types(tokens.size(), 1);
-  for (const AddedToken& token : spec.added) {
-    tokens[static_cast<size_t>(token.id)] = token.content;
-    types[static_cast<size_t>(token.id)] = token.special ? 3 : 4;
-  }
-  tokens.resize(std::max(tokens.size(), model.vocab_size));
-  types.resize(tokens.size(), 5);
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (!tokens[i].empty()) continue;
-    tokens[i] = fmt::format("[PAD{}]", i);
-    types[i] = 5;
-  }
-  std::vector<std::string> merges;
-  for (const auto& m : spec.bpe.merges) {
-    merges.push_back(tokens[static_cast<size_t>(m.left)] + " " +
-                     tokens[static_cast<size_t>(m.right)]);
-  }
-  out.SetStrings("tokenizer.ggml.tokens", tokens);
-  out.SetInts("tokenizer.ggml.token_type", types);
-  out.SetStrings("tokenizer.ggml.merges", merges);
-  const std::pair<const char*, const char*> names[] = {{"bos_token", "bos"},
-                                                       {"eos_token", "eos"},
-                                                       {"pad_token", "padding"},
-                                                       {"unk_token", "unknown"}};
-  bool has_eos = false;
-  for (const auto& [theirs, ours] : names) {
-    for (const auto& [name, text] : config.special_tokens) {
-      const auto it = std::find(tokens.begin(), tokens.end(), text);
-      if (name != theirs || it == tokens.end()) continue;
-      has_eos = has_eos || name == "eos_token";
-      out.SetU32(fmt::format("tokenizer.ggml.{}_token_id", ours),
-                 static_cast<uint32_t>(it - tokens.begin()));
-    }
-  }
-  // Further ends of a turn have two keys.
-  const char* keys[] = {"eos", "eot", "eom"};
-  size_t key = has_eos ? 1 : 0;
-  for (const int32_t id : model.eos_ids) {
-    const bool is_eos =
-        has_eos &&
-        std::any_of(config.special_tokens.begin(), config.special_tokens.end(), [&](const auto& t) {
-          return t.first == "eos_token" && t.second == tokens[static_cast<size_t>(id)];
-        });
-    if (is_eos || key >= std::size(keys)) continue;
-    out.SetU32(fmt::format("tokenizer.ggml.{}_token_id", keys[key++]), static_cast<uint32_t>(id));
-  }
-  out.SetBool("tokenizer.ggml.add_bos_token", !spec.prefix.empty());
-  out.SetBool("tokenizer.ggml.add_eos_token", !spec.suffix.empty());
-  for (const auto& [name, source] : config.chat_templates) {
-    out.SetString(name == "default" ? "tokenizer.chat_template" : "tokenizer.chat_template." + name,
-                  source);
-  }
   return {};
 }
 

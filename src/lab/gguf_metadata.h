@@ -18,8 +18,8 @@ Result<std::string_view> GgufArchitectureOf(std::string_view model_type);
 /// Everything below "general." and "{architecture}.". Error: Unsupported (what GGUF cannot say).
 Status WriteModelMetadata(const ModelConfig& config, GgufWriter& out);
 
-/// Everything below "tokenizer.". Error: Unsupported (a pre-tokenizer without a name in GGUF, or a
-/// tokenizer that is not byte-level).
+/// Everything below "tokenizer.". Error: Unsupported (a byte-level pre-tokenizer without a name in
+/// GGUF; merges of a SentencePiece-like tokenizer that follow from no scores).
 Status WriteTokenizerMetadata(const TokenizerSpec& spec, const TokenizerConfig& config,
                               const ModelConfig& model, GgufWriter& out);
 
