@@ -11,6 +11,7 @@ import sys
 import tempfile
 import unittest
 
+from scripted_model import write_scripted_model
 from serving import Server
 
 VENV = pathlib.Path(os.environ.get("CLIENTS", pathlib.Path(__file__).resolve().parent.parent / "build" / "clients"))
@@ -79,16 +80,55 @@ print("openai", openai.__version__, "ok")
 """
 
 
+# The round an agent makes: a call, its result, an answer; on the scripted fixture model (scripted_model.py).
+TOOLS = r"""
+import json, sys
+import openai
+client = openai.OpenAI(base_url=sys.argv[1], api_key="none")
+model = next(iter(client.models.list())).id
+tools = [{"type": "function", "function": {"name": "get_weather", "description": "weather of a city", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+messages = [{"role": "user", "content": "How is the weather in Paris?"}]
+first = client.chat.completions.create(model=model, messages=messages, tools=tools, max_tokens=64).choices[0]
+assert first.finish_reason == "tool_calls", first
+[call] = first.message.tool_calls
+assert (call.type, call.function.name, json.loads(call.function.arguments)) == ("function", "get_weather", {"city": "Paris"}), call
+name, arguments, finish = "", "", None
+for part in client.chat.completions.create(model=model, messages=messages, tools=tools, max_tokens=64, stream=True):
+    for piece in part.choices[0].delta.tool_calls or []:
+        name += piece.function.name or ""
+        arguments += piece.function.arguments or ""
+    finish = part.choices[0].finish_reason or finish
+assert (name, json.loads(arguments), finish) == ("get_weather", {"city": "Paris"}, "tool_calls"), (name, arguments, finish)
+messages += [first.message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
+answer = client.chat.completions.create(model=model, messages=messages, tools=tools, max_tokens=64).choices[0]
+assert answer.finish_reason == "stop" and answer.message.content, answer
+print("ok")
+"""
+
+
 class Python(unittest.TestCase):
-    def test_openai(self):
+    def run_openai(self, script, server):
+        python = VENV / "bin" / "python"
+        result = subprocess.run([python, "-c", script, f"http://127.0.0.1:{server.port}/v1"],
+                                capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("ok", result.stdout)
+
+    def require_openai(self):
         python = VENV / "bin" / "python"
         if not python.exists() or subprocess.run([python, "-c", "import openai"], capture_output=True).returncode:
             skip("the openai package")
+
+    def test_openai(self):
+        self.require_openai()
         with Server("--api-key", "secret") as server:
-            result = subprocess.run([python, "-c", OPENAI, f"http://127.0.0.1:{server.port}/v1"],
-                                    capture_output=True, text=True, timeout=120)
-            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-            self.assertIn("ok", result.stdout)
+            self.run_openai(OPENAI, server)
+
+    def test_openai_tools(self):
+        self.require_openai()
+        with tempfile.TemporaryDirectory() as folder, Server(model=write_scripted_model(folder + "/scripted")) as server:
+            self.run_openai(TOOLS, server)
 
     def test_lm_eval(self):
         program = VENV / "bin" / "lm_eval"

@@ -196,7 +196,7 @@ TEST(Attend, HugeScoresDoNotOverflow) {
 }
 
 TEST(IndexScores, MatchTheirTwinForEveryHeadCountAndDim) {
-  for (size_t heads : {1, 2, 3, 4, 5, 8, 32}) {
+  for (size_t heads : {1, 2, 3, 4, 5, 8, 13, 32}) {
     for (size_t dim : {2, 16, 32, 128}) {
       const auto q = Random(heads * dim, 21), w = Random(heads, 22),
                  keys = Random(3 * dim * kIndexGroup, 23);
@@ -221,7 +221,7 @@ TEST(IndexScores, MatchTheirTwinForEveryHeadCountAndDim) {
 
 TEST(SelectTopPositions, TiesGoToTheLowerPositionAndNanLosesAlways) {
   std::mt19937 rng(5);
-  for (size_t n : {1, 2, 7, 64, 65, 300, 5000}) {
+  for (size_t n : {1, 2, 7, 64, 65, 300, 512, 513, 5000}) {
     for (size_t k : {1, 2, 8, 64, 299}) {
       std::vector<float> scores(n);
       for (float& s : scores)

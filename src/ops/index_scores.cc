@@ -68,6 +68,10 @@ HWY_INLINE void ScoreGroups(const float* q, const float* w, size_t heads, size_t
     size_t h = 0;
     for (; h + kHeadsAtOnce <= heads; h += kHeadsAtOnce)
       AddHeads<kHeadsAtOnce, kGroups>(q + h * dim, w + h, dim, scale, groups, v0 * kLanes, total);
+    if constexpr (kHeadsAtOnce > 4) {
+      for (; h + 4 <= heads; h += 4)
+        AddHeads<4, kGroups>(q + h * dim, w + h, dim, scale, groups, v0 * kLanes, total);
+    }
     for (; h < heads; ++h)
       AddHeads<1, kGroups>(q + h * dim, w + h, dim, scale, groups, v0 * kLanes, total);
     for (size_t g = 0; g < kGroups; ++g) {
@@ -109,6 +113,9 @@ uint32_t OrderedBits(float score) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
+/// Up to here ordering all of them costs less than a histogram.
+constexpr size_t kHistogramFrom = 512;
+
 }  // namespace
 
 size_t SelectTopPositions(std::span<const float> scores, size_t k, std::span<uint64_t> scratch,
@@ -116,25 +123,26 @@ size_t SelectTopPositions(std::span<const float> scores, size_t k, std::span<uin
   const size_t n = scores.size();
   k = std::min(k, n);
   if (k == 0) return 0;
-  // A histogram of the leading bits says in which bucket the k-th best lies, so that only that
-  // bucket needs to be ordered.
-  constexpr uint32_t kShift = 20;
-  uint32_t histogram[1u << (32 - kShift)] = {};
-  for (size_t i = 0; i < n; ++i) ++histogram[OrderedBits(scores[i]) >> kShift];
-  uint32_t bucket = (1u << (32 - kShift)) - 1;
-  size_t above = 0;
-  while (above + histogram[bucket] < k) above += histogram[bucket--];
-  // In the bucket: one integer per position whose descending order is (score descending, position
-  // ascending).
+  // One integer per position whose descending order is (score descending, position ascending).
   const auto rank = [&](size_t i) {
     return (static_cast<uint64_t>(OrderedBits(scores[i])) << 32) |
            (0xFFFFFFFFu - static_cast<uint32_t>(i));
   };
-  size_t candidates = 0;
-  for (size_t i = 0; i < n; ++i) {
-    scratch[candidates] = rank(i);
-    candidates += OrderedBits(scores[i]) >> kShift == bucket ? 1 : 0;
-    if (candidates == histogram[bucket]) break;
+  size_t above = 0, candidates = 0;
+  if (n <= kHistogramFrom) {
+    for (; candidates < n; ++candidates) scratch[candidates] = rank(candidates);
+  } else {
+    // A histogram of the leading bits says in which bucket the k-th best lies, so that only that
+    // bucket needs to be ordered.
+    constexpr uint32_t kShift = 20;
+    uint32_t histogram[1u << (32 - kShift)] = {};
+    for (size_t i = 0; i < n; ++i) ++histogram[OrderedBits(scores[i]) >> kShift];
+    uint32_t bucket = (1u << (32 - kShift)) - 1;
+    while (above + histogram[bucket] < k) above += histogram[bucket--];
+    for (size_t i = 0; candidates < histogram[bucket]; ++i) {
+      scratch[candidates] = rank(i);
+      candidates += OrderedBits(scores[i]) >> kShift == bucket ? 1 : 0;
+    }
   }
   const auto last = scratch.begin() + static_cast<ptrdiff_t>(k - above - 1);
   std::nth_element(scratch.begin(), last, scratch.begin() + static_cast<ptrdiff_t>(candidates),
