@@ -73,9 +73,9 @@ def main():
                     assert len(texts) == 8 and all(len(t) > 100 for t in texts), texts
                     label = script("return document.getElementById('heat').getAttribute('aria-label')")
                     assert "distinct experts per layer" in label, label
-                    painted = script("const c = document.getElementById('chart'); return [...c.getContext('2d')"
-                                     ".getImageData(0, 0, c.width, c.height).data].some(v => v)")
-                    assert painted, "the chart is empty"
+                    # Frames are drawn when the browser gets to it.
+                    wait("(() => { const c = document.getElementById('chart'); return [...c.getContext('2d')"
+                         ".getImageData(0, 0, c.width, c.height).data].some(v => v) })()", 20)
                     overflow = script("return document.documentElement.scrollWidth > document.documentElement.clientWidth")
                     assert not overflow, f"{name}: the page is wider than the screen"
                     # Every control is reached by the keyboard.

@@ -110,9 +110,13 @@ Status DoBenchMoe(const BenchMoeFlags& flags) {
   options.progress = [&line](size_t done, size_t total) { line.Update(done, total); };
   ASSIGN_OR_RETURN(const BenchMoeReport report, BenchMoe(options));
   if (!flags.svg.empty()) {
-    RETURN_IF_ERROR(WriteTextFile(
-        flags.svg, RooflineSvg(report, fmt::format("{}, {}, {} threads", options.shape.name,
-                                                   flags.format, options.threads))));
+    ASSIGN_OR_RETURN(const auto arithmetic,
+                     MeasureArithmetic(options.threads, options.format, options.activations));
+    RETURN_IF_ERROR(
+        WriteTextFile(flags.svg, RooflineSvg(report,
+                                             fmt::format("{}, {}, {} threads", options.shape.name,
+                                                         flags.format, options.threads),
+                                             arithmetic, BytesPerWeight(options.format))));
   }
   if (!flags.time_svg.empty()) {
     RETURN_IF_ERROR(WriteTextFile(

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <iterator>
 
 #include "base/aligned.h"
 #include "lab/bench_membw.h"
@@ -53,6 +52,23 @@ double ProbeRate(const ExpertBank& bank, ThreadPool& pool, size_t rows, Activati
 
 }  // namespace
 
+Result<std::vector<ArithmeticRate>> MeasureArithmetic(size_t threads, WeightFormat format,
+                                                      Activations activations) {
+  ThreadPool pool(threads);
+  const OwnedMatrix gate = RandomMatrix(format, kProbeWidth, kProbeHidden, 1),
+                    up = RandomMatrix(format, kProbeWidth, kProbeHidden, 2),
+                    down = RandomMatrix(format, kProbeHidden, kProbeWidth, 3);
+  const ExpertSource source{gate.view, up.view, down.view};
+  ASSIGN_OR_RETURN(const ExpertBank bank, ExpertBank::Pack({&source, 1}, nullptr, pool, format));
+  std::vector<ArithmeticRate> rates;
+  for (const size_t rows : kProbeRows) rates.push_back({rows, 0.0});
+  // In rounds: on a shared machine a core can be taken away for as long as one round lasts.
+  for (int round = 0; round < 5; ++round)
+    for (ArithmeticRate& rate : rates)
+      rate.gmacs = std::max(rate.gmacs, ProbeRate(bank, pool, rate.rows, activations));
+  return rates;
+}
+
 Result<Hardware> MeasureHardware(size_t threads, WeightFormat format, Activations activations,
                                  size_t membw_bytes) {
   Hardware h;
@@ -63,19 +79,11 @@ Result<Hardware> MeasureHardware(size_t threads, WeightFormat format, Activation
   h.cache_mb = static_cast<double>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE))) * 1e-6;
   h.launch_us = 5;  // a parallel region and its barrier
   h.launches = 3;
-  ThreadPool pool(threads);
-  const OwnedMatrix gate = RandomMatrix(format, kProbeWidth, kProbeHidden, 1),
-                    up = RandomMatrix(format, kProbeWidth, kProbeHidden, 2),
-                    down = RandomMatrix(format, kProbeHidden, kProbeWidth, 3);
-  const ExpertSource source{gate.view, up.view, down.view};
-  ASSIGN_OR_RETURN(const ExpertBank bank, ExpertBank::Pack({&source, 1}, nullptr, pool, format));
-  h.rate_rows.assign(std::begin(kProbeRows), std::end(kProbeRows));
-  h.rate_gmacs.resize(h.rate_rows.size());
-  // In rounds: on a shared machine a core can be taken away for as long as one round lasts.
-  for (int round = 0; round < 5; ++round)
-    for (size_t i = 0; i < h.rate_rows.size(); ++i)
-      h.rate_gmacs[i] =
-          std::max(h.rate_gmacs[i], ProbeRate(bank, pool, h.rate_rows[i], activations));
+  ASSIGN_OR_RETURN(const auto rates, MeasureArithmetic(threads, format, activations));
+  for (const ArithmeticRate& rate : rates) {
+    h.rate_rows.push_back(rate.rows);
+    h.rate_gmacs.push_back(rate.gmacs);
+  }
   return h;
 }
 

@@ -9,6 +9,15 @@
 
 namespace carpool {
 
+/// Multiply-add rate of one expert that stays in cache, all threads together.
+struct ArithmeticRate {
+  size_t rows = 0;
+  double gmacs = 0.0;  // 10^9 multiply-adds per second
+};
+/// At 1 to 32 rows, ascending.
+Result<std::vector<ArithmeticRate>> MeasureArithmetic(size_t threads, WeightFormat format,
+                                                      Activations activations);
+
 /// Measures read bandwidth on `membw_bytes` of memory and the multiply-add rate of one
 /// cache-resident expert at 1 to 32 rows. Memory is what the system says is there.
 Result<Hardware> MeasureHardware(size_t threads, WeightFormat format, Activations activations,

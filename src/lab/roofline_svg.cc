@@ -27,14 +27,15 @@ std::string Escape(const std::string& text) {
 
 }  // namespace
 
-std::string RooflineSvg(const BenchMoeReport& report, const std::string& title) {
+std::string RooflineSvg(const BenchMoeReport& report, const std::string& title,
+                        std::span<const ArithmeticRate> arithmetic, double bytes_per_weight) {
   double most_rows = 2.0, top_rate = report.membw_gbytes_per_s;
   for (const auto& r : report.rows) {
     most_rows = std::max(most_rows, r.rows_per_expert);
     top_rate = std::max(top_rate, r.gbytes_per_s);
   }
   top_rate *= 1.1;
-  const double octaves = std::log2(most_rows) * 1.1;
+  const double octaves = std::log2(std::max(most_rows, 8.0)) * 1.1;
   const auto x = [&](double rows) {
     return kRoofLeft + (kRight - kRoofLeft) * std::log2(std::max(1.0, rows)) / octaves;
   };
@@ -71,6 +72,17 @@ std::string RooflineSvg(const BenchMoeReport& report, const std::string& title) 
       "<text x=\"{2}\" y=\"{3:.1f}\" text-anchor=\"end\">memory reads {4:.1f} GB/s</text>\n",
       kRoofLeft, y(report.membw_gbytes_per_s), kRight, y(report.membw_gbytes_per_s) - 6,
       report.membw_gbytes_per_s);
+  std::string roof;
+  for (const ArithmeticRate& rate : arithmetic) {
+    const auto rows = static_cast<double>(rate.rows);
+    roof += fmt::format("{:.1f},{:.1f} ", x(rows), y(rate.gmacs * bytes_per_weight / rows));
+  }
+  svg += fmt::format(
+      "<clipPath id=\"plot\"><rect x=\"{0}\" y=\"{1}\" width=\"{2}\" height=\"{3}\"/></clipPath>\n"
+      "<polyline clip-path=\"url(#plot)\" fill=\"none\" stroke=\"black\" points=\"{4}\"/>\n"
+      "<line x1=\"640\" y1=\"{5}\" x2=\"655\" y2=\"{5}\" stroke=\"black\"/>"
+      "<text x=\"660\" y=\"{6}\">arithmetic alone</text>\n",
+      kRoofLeft, kTop, kRight - kRoofLeft, kBottom - kTop, roof, kBottom - 4, kBottom);
   std::map<std::string, size_t> policies;
   for (const auto& r : report.rows) {
     const size_t n = policies.size();
