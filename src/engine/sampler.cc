@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/logit_rows.h"
+
 namespace carpool {
 namespace {
 
@@ -42,9 +44,11 @@ Status ValidateSampling(const SamplingParams& p, size_t vocab_size) {
   return {};
 }
 
-Sampler::Sampler(std::vector<uint8_t> allowed) : allowed_(std::move(allowed)) {
-  counts_.assign(allowed_.size(), 0);
-  candidates_.reserve(allowed_.size());
+Sampler::Sampler(std::vector<uint8_t> allowed) {
+  for (size_t id = 0; id < allowed.size(); ++id)
+    if (allowed[id] == 0) forbidden_.push_back(id);
+  counts_.assign(allowed.size(), 0);
+  candidates_.reserve(allowed.size());
 }
 
 void Sampler::ApplyPenalties(std::span<float> logits, const SamplingParams& p,
@@ -75,22 +79,17 @@ int32_t Sampler::Sample(std::span<float> logits, const SamplingParams& p,
                         std::span<const int32_t> prompt, std::span<const int32_t> output,
                         uint64_t step) {
   ApplyPenalties(logits, p, prompt, output);
-  int32_t best = -1;
-  float max = -std::numeric_limits<float>::infinity();
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (std::isnan(logits[id])) return -1;
-    if (allowed_[id] != 0 && logits[id] > max) {
-      max = logits[id];
-      best = static_cast<int32_t>(id);
-    }
-  }
-  if (best < 0 || p.temperature == 0.0f) return best;
+  for (const size_t id : forbidden_) logits[id] = -std::numeric_limits<float>::infinity();
+  const size_t best = ArgMax(logits);
+  if (best == logits.size()) return -1;
+  if (p.temperature == 0.0f) return static_cast<int32_t>(best);
 
+  // The smallest temperatures have no finite inverse.
+  ExpRow(logits, logits[best], std::min(1.0f / p.temperature, std::numeric_limits<float>::max()));
   candidates_.clear();
   double sum = 0.0;
   for (size_t id = 0; id < logits.size(); ++id) {
-    if (allowed_[id] == 0) continue;
-    const float weight = std::exp((logits[id] - max) / p.temperature);
+    const float weight = logits[id];
     if (weight < p.min_p || weight == 0.0f) continue;
     candidates_.emplace_back(weight, static_cast<int32_t>(id));
     sum += weight;

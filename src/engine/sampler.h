@@ -44,7 +44,7 @@ class Sampler {
   void ApplyPenalties(std::span<float> logits, const SamplingParams& params,
                       std::span<const int32_t> prompt, std::span<const int32_t> output);
 
-  std::vector<uint8_t> allowed_;
+  std::vector<size_t> forbidden_;
   std::vector<uint32_t> counts_;                       // [vocab], zero between calls
   std::vector<std::pair<float, int32_t>> candidates_;  // [vocab]
 };

@@ -94,6 +94,14 @@ TEST(Sampler, PenaltiesAndBias) {
   EXPECT_EQ(SampleOnce(sampler, params, 0), 4);
 }
 
+TEST(Sampler, TheSmallestTemperatureIsGreedy) {
+  Sampler sampler = MakeSampler();
+  SamplingParams params;
+  params.temperature = std::numeric_limits<float>::denorm_min();
+  for (uint64_t step = 0; step < 20; ++step)
+    EXPECT_EQ(SampleOnce(sampler, params, step, {0, 2, 1, 1.999f, 0, 9}), 1);
+}
+
 TEST(Sampler, RowsThatAreNotNumbersGiveNoToken) {
   Sampler sampler = MakeSampler();
   SamplingParams params;

@@ -1,29 +1,19 @@
 #include "models/model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "layers/stopwatch.h"
 #include "ops/elementwise.h"
+#include "ops/logit_rows.h"
 
 namespace carpool {
 namespace {
 
-/// Integer test of the exponent bits: vectorises without fast-math.
-bool AllFinite(const float* x, size_t n) {
-  uint32_t bad = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const uint32_t exponent = std::bit_cast<uint32_t>(x[i]) & 0x7F800000u;
-    bad |= static_cast<uint32_t>(exponent == 0x7F800000u);
-  }
-  return bad == 0;
-}
-
 /// Notes `where` for rows of x that are not finite and were so far.
 void NoteBadRows(MatView<const float> x, int32_t where, std::span<int32_t> bad_layers) {
   for (size_t t = 0; t < bad_layers.size(); ++t) {
-    if (bad_layers[t] == kFinite && !AllFinite(x.Row(t), x.cols)) bad_layers[t] = where;
+    if (bad_layers[t] == kFinite && !AllFinite({x.Row(t), x.cols})) bad_layers[t] = where;
   }
 }
 
@@ -95,7 +85,7 @@ void Model::Forward(const StepBatch& batch, KvCache& kv, Router& router, OpConte
   if (batch.bad_layers.empty()) return;
   for (size_t t = 0, row = 0; t < rows; ++t) {
     if (batch.wants_logits[t] == 0) continue;
-    if (batch.bad_layers[t] == kFinite && !AllFinite(logits.Row(row), logits.cols)) {
+    if (batch.bad_layers[t] == kFinite && !AllFinite({logits.Row(row), logits.cols})) {
       batch.bad_layers[t] = kBadHead;
     }
     ++row;
