@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -56,6 +57,18 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void MappedFile::Prefetch(const std::byte* data, size_t bytes) const {
+  if (data < data_ || data >= data_ + size_) return;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t offset = static_cast<size_t>(data - data_), first = offset / page * page;
+  madvise(const_cast<std::byte*>(data_) + first, std::min(offset + bytes, size_) - first,
+          MADV_WILLNEED);
+}
+
+void MappedFile::Release() const {
+  if (data_ != nullptr) madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
 }
 
 Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {

@@ -30,6 +30,12 @@ class MappedFile {
   size_t size() const { return size_; }
   const std::string& path() const { return path_; }
 
+  /// Starts reading what of [data, data + bytes) lies in this file.
+  void Prefetch(const std::byte* data, size_t bytes) const;
+  /// Takes the pages out of this process; they stay in the page cache, where the next access finds
+  /// them.
+  void Release() const;
+
  private:
   const std::byte* data_ = nullptr;
   size_t size_ = 0;

@@ -21,7 +21,7 @@ struct BenchDecodeFlags {
   std::string batch = "1,4,16,64";
   std::string policies = "vanilla,oea:k0=3";
   std::string contexts = "128";
-  size_t steps = 64;
+  size_t steps = 64, prefill = 0, prefill_runs = 3;
   std::string shape;  // empty: MODEL
   std::string format = "nvfp4";
   size_t layers = 0, experts = 0, membw_megabytes = 1024;
@@ -151,6 +151,8 @@ Status DoBenchDecode(const BenchDecodeFlags& flags) {
   ASSIGN_OR_RETURN(bench.contexts, ParseSizes("--context", flags.contexts));
   bench.membw_bytes = flags.membw_megabytes << 20;
   bench.steps = flags.steps;
+  bench.prefill = flags.prefill;
+  bench.prefill_runs = flags.prefill_runs;
   bench.activations = options.activations;
   ProgressLine line("decoding");
   bench.progress = [&line](size_t done, size_t total) { line.Update(done, total); };
@@ -163,6 +165,12 @@ Status DoBenchDecode(const BenchDecodeFlags& flags) {
       json["rows"].push_back(BenchRowJson(r));
       json["rows"].back()["context"] = r.context;
       json["rows"].back()["moe_us_per_layer"] = r.moe_us_per_layer;
+    }
+    for (const PrefillRow& r : report.prefill) {
+      json["prefill"].push_back({{"tokens", flags.prefill},
+                                 {"routing", r.routing},
+                                 {"us_best", r.us_best},
+                                 {"us_median", r.us_median}});
     }
     json["membw_gbytes_per_s"] = report.membw_gbytes_per_s;
     json["threads"] = options.threads;
@@ -183,6 +191,10 @@ Status DoBenchDecode(const BenchDecodeFlags& flags) {
   fmt::print(
       "{}memory reads {:.2f} GB/s in this run; a small model's experts come from the caches\n",
       table.Render(), report.membw_gbytes_per_s);
+  for (const PrefillRow& r : report.prefill) {
+    fmt::print("prefill of {} tokens, {}: {:.1f} ms at best, {:.1f} ms in the median\n",
+               flags.prefill, r.routing, r.us_best / 1e3, r.us_median / 1e3);
+  }
   return {};
 }
 
@@ -215,6 +227,14 @@ void AddBenchDecode(CLI::App& bench) {
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(size_t{1}, size_t{1} << 20));
+  command->add_option("--prefill", flags->prefill, "Also time a prompt of this many tokens")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{0}, size_t{1} << 20));
+  command->add_option("--prefill-runs", flags->prefill_runs, "Times the prompt is fed")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 10));
   command
       ->add_option("--shape", flags->shape,
                    "Instead of MODEL: layers of this model's size with random weights (glm-5)")

@@ -86,6 +86,29 @@ Status BenchBatch(const Model& model, ThreadPool& pool, std::span<const int32_t>
   return {};
 }
 
+/// One sequence of o.prefill tokens in one step, policies in turn.
+Status BenchPrefill(const Model& model, ThreadPool& pool, std::span<const int32_t> x,
+                    const BenchDecodeOptions& o, std::vector<PrefillRow>& rows) {
+  std::vector<int32_t> prompt(o.prefill);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = x[i % x.size()];
+  std::vector<std::vector<double>> us(o.policies.size());
+  for (size_t run = 0; run < o.prefill_runs; ++run) {
+    for (size_t p = 0; p < o.policies.size(); ++p) {
+      ASSIGN_OR_RETURN(auto router, Router::Make(model.config().gate, o.policies[p],
+                                                 model.config().NumMoeLayers(), prompt.size()));
+      Lockstep lockstep(model, pool, *router, o.activations, 1, prompt.size());
+      const auto start = std::chrono::steady_clock::now();
+      lockstep.PrefillForLogits(prompt);
+      us[p].push_back(
+          std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+              .count());
+    }
+  }
+  for (size_t p = 0; p < o.policies.size(); ++p)
+    rows.push_back({PolicyText(*o.policies[p]), Quantile(us[p], 0.0), Quantile(us[p], 0.5)});
+  return {};
+}
+
 }  // namespace
 
 Result<BenchDecodeReport> BenchDecode(const Model& model, ThreadPool& pool,
@@ -98,6 +121,11 @@ Result<BenchDecodeReport> BenchDecode(const Model& model, ThreadPool& pool,
                        "--context {} + --steps {}: wanted at most the model's {} positions",
                        context, o.steps, model.config().max_position);
     }
+  }
+  if (o.prefill > model.config().max_position) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--prefill {}: wanted at most the model's {} positions", o.prefill,
+                     model.config().max_position);
   }
   constexpr size_t kPasses = 8;
   const auto roof = [&] {
@@ -114,6 +142,7 @@ Result<BenchDecodeReport> BenchDecode(const Model& model, ThreadPool& pool,
     for (const size_t batch : o.batches)
       RETURN_IF_ERROR(BenchBatch(model, pool, x, o, context, batch, step_done, report.rows));
   }
+  if (o.prefill > 0) RETURN_IF_ERROR(BenchPrefill(model, pool, x, o, report.prefill));
   report.membw_gbytes_per_s = std::max(report.membw_gbytes_per_s, roof());
   for (BenchRow& row : report.rows)
     row.fraction_of_membw = row.gbytes_per_s / report.membw_gbytes_per_s;

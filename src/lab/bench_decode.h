@@ -18,6 +18,8 @@ struct BenchDecodeOptions {
   std::vector<std::shared_ptr<PolicyChooser>> choosers;  // more lanes, after the policies'
   std::vector<size_t> contexts = {128};  // positions already cached when timing starts
   size_t steps = 64;                     // timed steps per row
+  size_t prefill = 0;                    // tokens of a prompt to time; 0: none
+  size_t prefill_runs = 3;
   size_t membw_bytes = size_t{1} << 30;  // memory the bandwidth is measured on
   Activations activations = Activations::kF32;
   std::function<void(size_t done, size_t total)> progress;
@@ -34,8 +36,14 @@ struct BenchRow {
   double tokens_per_s = 0.0;
 };
 
+struct PrefillRow {
+  std::string routing;
+  double us_best = 0.0, us_median = 0.0;  // of the whole prompt and the logits of its last token
+};
+
 struct BenchDecodeReport {
   std::vector<BenchRow> rows;
+  std::vector<PrefillRow> prefill;  // one per fixed policy
   double membw_gbytes_per_s = 0.0;
 };
 

@@ -83,6 +83,23 @@ void Lockstep::Prefill(MatView<const int32_t> prompts) {
   position_ += prompts.cols;
 }
 
+MatView<const float> Lockstep::PrefillForLogits(std::span<const int32_t> prompt) {
+  CARPOOL_CHECK_EQ(batch_, size_t{1});
+  CARPOOL_CHECK(!prompt.empty() && kv_.Grow(tables_[0], position_ + prompt.size()));
+  std::vector<uint32_t> positions(prompt.size());
+  std::iota(positions.begin(), positions.end(), static_cast<uint32_t>(position_));
+  const std::vector<uint32_t> sequences(prompt.size(), 0);
+  rows_.assign(prompt.size(), RowInfo{.phase = RowPhase::kPrefill});
+  wants_.assign(prompt.size(), 0);
+  wants_.back() = 1;
+  const size_t vocab = model_.config().vocab_size;
+  const StepBatch batch{prompt, positions, sequences, rows_, wants_, table_pointers_};
+  OpContext ops{pool_, arena_, activations_};
+  model_.Forward(batch, kv_, *router_, ops, stats_, observer_, {logits_.data(), 1, vocab});
+  position_ += prompt.size();
+  return {logits_.data(), 1, vocab};
+}
+
 void Lockstep::PretendPrefill(size_t tokens, uint64_t seed) {
   CARPOOL_CHECK(tokens <= max_tokens_);
   for (auto& t : tables_) CARPOOL_CHECK(kv_.Grow(t, tokens));

@@ -34,6 +34,9 @@ class Lockstep {
   /// Feeds `prompts` [batch, n] as prefill rows in chunks, so that a benchmark can start deep in
   /// the context.
   void Prefill(MatView<const int32_t> prompts);
+  /// Of a batch of one: feeds the prompt in one step and computes the logits of its last token, as
+  /// the engine does before the first token it generates.
+  MatView<const float> PrefillForLogits(std::span<const int32_t> prompt);
   /// Fills every sequence's cache up to `tokens` positions with noise, as if they had been fed: a
   /// benchmark can start deep in the context without computing it.
   void PretendPrefill(size_t tokens, uint64_t seed);

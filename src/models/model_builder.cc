@@ -204,7 +204,13 @@ Result<ModelParts> BuildModel(const ModelConfig& config, const Checkpoint& check
   parts.config = config;
   parts.report = binder.report();
   size_t moe_layer = 0;
+  const auto prefetch = [&](size_t layer) {
+    checkpoint.Prefetch(layer < config.num_layers ? fmt::format("model.layers.{}.", layer)
+                                                  : "lm_head.");
+  };
+  prefetch(0);
   for (size_t i = 0; i < config.num_layers; ++i) {
+    prefetch(i + 1);  // the disk works while this layer is packed
     LayerWeights& w = weights.layers[i];
     DecoderLayer layer;
     layer.input_norm = std::move(w.input_norm);
@@ -221,12 +227,14 @@ Result<ModelParts> BuildModel(const ModelConfig& config, const Checkpoint& check
     parts.kv_layout.entry_width.push_back(EntryWidth(config));
     parts.kv_layout.index_dim.push_back(w.indexer ? config.mla.index_dim : 0);
     w = {};  // vectors of a layer that is packed
+    checkpoint.ReleasePages();
     if (options.progress) options.progress(i + 1, config.num_layers);
   }
   parts.embedding = weights.embed_tokens;
   RETURN_IF_ERROR(ValidateScales(parts.embedding));
   parts.final_norm = std::move(weights.norm);
   ASSIGN_OR_RETURN(parts.head, pack(weights.lm_head));
+  checkpoint.ReleasePages();
   return parts;
 }
 

@@ -47,6 +47,12 @@ struct GgufRun4 {
   float scale, minimum;
 };
 GgufRun4 LoadGgufRun4(const StoredMatrix& matrix, size_t row, size_t run);
+/// Scales and minima of the eight runs of a kQ4_K block; its nibbles begin at byte 16, 32 bytes for
+/// every two runs, the first one low.
+struct Q4KScales {
+  float scale[8], minimum[8];
+};
+Q4KScales LoadQ4KScales(const std::byte* block);
 /// The same of kQ6_K: value = (code - 32) * scales[input / 16].
 struct GgufRun6 {
   uint8_t codes[32];

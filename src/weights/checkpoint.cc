@@ -15,10 +15,13 @@ namespace carpool {
 struct Checkpoint::State {
   std::vector<MappedFile> files;
   std::vector<std::unique_ptr<std::string>> renamed;
-  std::vector<TensorInfo> tensors;    // by name
-  std::shared_ptr<const void> owner;  // of tensors that are in none of `files`
-  size_t num_files = 0;
+  std::vector<TensorInfo> tensors;          // by name
+  std::shared_ptr<const void> owner;        // of tensors that are in none of `files`
+  std::span<const MappedFile> owned_files;  // by `owner`
 
+  std::span<const MappedFile> Files() const {
+    return owned_files.empty() ? std::span(files) : owned_files;
+  }
   Status Add(const std::string& path);
   Status SortByName(const std::string& where);
 };
@@ -51,7 +54,6 @@ Status Checkpoint::State::Add(const std::string& path) {
   }
   std::move(header.renamed.begin(), header.renamed.end(), std::back_inserter(renamed));
   files.push_back(std::move(file));
-  ++num_files;
   return {};
 }
 
@@ -73,12 +75,13 @@ Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
 Result<Checkpoint> Checkpoint::FromTensors(std::vector<TensorInfo> tensors,
-                                           std::shared_ptr<const void> owner, size_t num_files,
+                                           std::shared_ptr<const void> owner,
+                                           std::span<const MappedFile> files,
                                            const std::string& where) {
   auto state = std::make_unique<State>();
   state->tensors = std::move(tensors);
   state->owner = std::move(owner);
-  state->num_files = num_files;
+  state->owned_files = files;
   RETURN_IF_ERROR(state->SortByName(where));
   return Checkpoint(std::move(state));
 }
@@ -143,6 +146,19 @@ const TensorInfo* Checkpoint::Find(std::string_view name) const {
 }
 
 const std::vector<TensorInfo>& Checkpoint::tensors() const { return state_->tensors; }
-size_t Checkpoint::num_files() const { return state_->num_files; }
+size_t Checkpoint::num_files() const { return state_->Files().size(); }
+
+void Checkpoint::Prefetch(std::string_view prefix) const {
+  const auto& all = state_->tensors;
+  auto it = std::lower_bound(all.begin(), all.end(), prefix,
+                             [](const TensorInfo& t, std::string_view n) { return t.name < n; });
+  for (; it != all.end() && it->name.starts_with(prefix); ++it) {
+    for (const MappedFile& file : state_->Files()) file.Prefetch(it->data, it->bytes);
+  }
+}
+
+void Checkpoint::ReleasePages() const {
+  for (const MappedFile& file : state_->Files()) file.Release();
+}
 
 }  // namespace carpool

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,8 @@ struct TensorInfo {
   uint64_t bytes = 0;
 };
 
+class MappedFile;
+
 /// "[32, 128]".
 std::string ShapeText(const TensorInfo& tensor);
 
@@ -78,12 +81,19 @@ class Checkpoint {
   const std::vector<TensorInfo>& tensors() const;
   size_t num_files() const;
 
+  /// Starts reading the tensors whose names begin so.
+  void Prefetch(std::string_view prefix) const;
+  /// Takes the files' pages out of this process, which matters to whoever has copied the tensors;
+  /// reading one brings it back.
+  void ReleasePages() const;
+
  private:
   struct State;
   explicit Checkpoint(std::unique_ptr<State> state);
-  /// `owner` keeps what the tensors view.
+  /// `owner` keeps what the tensors view, `files` too.
   static Result<Checkpoint> FromTensors(std::vector<TensorInfo> tensors,
-                                        std::shared_ptr<const void> owner, size_t num_files,
+                                        std::shared_ptr<const void> owner,
+                                        std::span<const MappedFile> files,
                                         const std::string& where);
   std::unique_ptr<State> state_;
 };

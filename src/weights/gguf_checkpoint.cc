@@ -190,7 +190,7 @@ Result<Checkpoint> Checkpoint::OpenGguf(const std::string& path) {
   const auto owner = std::make_shared<Owner>(std::move(model));
   Translator translator(*owner, GgufMoeNamesOf(family.model_type), family.heads);
   RETURN_IF_ERROR(translator.Run());
-  return FromTensors(translator.Take(), owner, owner->model.num_files(), path);
+  return FromTensors(translator.Take(), owner, owner->model.files(), path);
 }
 
 }  // namespace carpool
