@@ -39,7 +39,10 @@ TEST(BenchMoe, RowsAreConsistentWithTheirDefinitions) {
               4.0);  // random routing
   EXPECT_LT(report->rows[4].distinct_experts, 0.6 * report->rows[3].distinct_experts);
   ASSERT_EQ(report->fits.size(), 2u);
-  EXPECT_NE(RooflineSvg(*report, "a<b").find("a&lt;b"), std::string::npos);
+  const ArithmeticRate arithmetic[] = {{1, 100.0}, {8, 200.0}};
+  const std::string svg = RooflineSvg(*report, "a<b", arithmetic, 0.5625);
+  EXPECT_NE(svg.find("a&lt;b"), std::string::npos);
+  EXPECT_NE(svg.find("<polyline"), std::string::npos);
 }
 
 TEST(BenchMoe, SkewedAndCorrelatedLogitsShrinkTheUnion) {
