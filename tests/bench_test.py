@@ -41,6 +41,23 @@ class Contract(unittest.TestCase):
         self.assertEqual(report["rows"][0]["distinct_experts"], 8)
         self.assertEqual(report["rows"][1]["routing"], "oea:k0=3")
 
+    def test_moe_writes_the_assignments_of_its_timed_steps(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "steps.json")
+            report = bench_json("moe", "--shape", "demo", "--batch", "1,8", "--routing", "vanilla,oea:k0=3", "--experts-only",
+                                "--assignments", path, *SMALL)
+            with open(path) as f:
+                written = json.load(f)
+            self.assertEqual(run("moe", "--shape", "demo", "--batch", "1", "--assignments", folder, *SMALL).returncode, 2)
+        self.assertEqual((written["shape"], written["experts"]), ("demo", 128))
+        self.assertEqual(report["bytes_always"], 0)
+        for row in report["rows"]:
+            steps = [s for s in written["steps"] if (s["batch"], s["routing"]) == (row["batch"], row["routing"])]
+            self.assertEqual(len(steps), row["steps"])
+            distinct = [len({e for ids in s["ids"] for e in ids}) for s in steps]
+            self.assertAlmostEqual(sum(distinct) / len(distinct), row["distinct_experts"])
+            self.assertLessEqual({len(s["ids"]) for s in steps}, {row["batch"]})
+
     def test_decode(self):
         report = bench_json("decode", "--batch", "1,2", "--context", "8,80", "--steps", "3", "--threads", "1",
                             "--dense-format", "q8", "--activations", "q8", "--membw-megabytes", "256")

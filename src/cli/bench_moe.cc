@@ -17,10 +17,11 @@ namespace {
 struct BenchMoeFlags {
   CommonFlags common;
   std::string shape = "glm-5", format = "nvfp4", activations = "q8", logits = "random", svg,
-              time_svg;
+              time_svg, assignments;
   std::string batch = "1,16", policies = "vanilla,oea:k0=3";
   size_t layers = 1, experts = 0, membw_megabytes = 1024;
   double seconds = 4.0;
+  bool experts_only = false;
 };
 
 Result<BenchMoeOptions> Options(const BenchMoeFlags& flags) {
@@ -38,7 +39,20 @@ Result<BenchMoeOptions> Options(const BenchMoeFlags& flags) {
   o.seconds = flags.seconds;
   o.membw_bytes = flags.membw_megabytes << 20;
   o.seed = flags.common.seed;
+  o.experts_only = flags.experts_only;
   return o;
+}
+
+nlohmann::ordered_json StepJson(const BenchMoeStep& step) {
+  auto ids = nlohmann::ordered_json::array();
+  for (size_t r = 0; r < step.ids.rows; ++r) {
+    auto row = nlohmann::ordered_json::array();
+    for (const int32_t id : step.ids.RowSpan(r))
+      if (id >= 0) row.push_back(id);
+    ids.push_back(std::move(row));
+  }
+  return {
+      {"batch", step.batch}, {"routing", step.routing}, {"us", step.us}, {"ids", std::move(ids)}};
 }
 
 void PrintBenchMoeJson(const BenchMoeReport& report, const BenchMoeOptions& o,
@@ -108,7 +122,17 @@ Status DoBenchMoe(const BenchMoeFlags& flags) {
   ASSIGN_OR_RETURN(BenchMoeOptions options, Options(flags));
   ProgressLine line("measuring");
   options.progress = [&line](size_t done, size_t total) { line.Update(done, total); };
+  auto steps = nlohmann::ordered_json::array();
+  if (!flags.assignments.empty()) {
+    options.on_step = [&steps](const BenchMoeStep& step) { steps.push_back(StepJson(step)); };
+  }
   ASSIGN_OR_RETURN(const BenchMoeReport report, BenchMoe(options));
+  if (!flags.assignments.empty()) {
+    const nlohmann::ordered_json file = {{"shape", options.shape.name},
+                                         {"experts", options.shape.gate.num_experts},
+                                         {"steps", std::move(steps)}};
+    RETURN_IF_ERROR(WriteTextFile(flags.assignments, file.dump() + "\n"));
+  }
   if (!flags.svg.empty()) {
     ASSIGN_OR_RETURN(const auto arithmetic,
                      MeasureArithmetic(options.threads, options.format, options.activations));
@@ -156,6 +180,12 @@ void AddBenchMoe(CLI::App& bench) {
       ->add_option("--time-svg", flags->time_svg,
                    "Write a plot of time against distinct experts, with fitted lines")
       ->type_name("FILE");
+  command
+      ->add_option("--assignments", flags->assignments,
+                   "Write the experts every row of every timed step got, and its time, as JSON")
+      ->type_name("FILE");
+  command->add_flag("--experts-only", flags->experts_only,
+                    "Routed experts alone: no shared expert, router and policy not timed");
   command->add_option("--layers", flags->layers, "Layers held in memory; steps go around them")
       ->capture_default_str()
       ->check(CLI::Range(size_t{1}, size_t{256}));

@@ -42,7 +42,7 @@ Result<Layer> MakeLayer(const BenchMoeOptions& o, size_t index, ThreadPool& pool
   std::vector<ExpertSource> all(experts);
   for (size_t e = 0; e < experts; ++e) all[e] = sources[e % kDistinct];
   Layer layer;
-  const bool shared = s.shared_width > 0;
+  const bool shared = s.shared_width > 0 && !o.experts_only;
   ASSIGN_OR_RETURN(layer.bank,
                    ExpertBank::Pack(all, shared ? &sources[kDistinct] : nullptr, pool, o.format));
   const OwnedMatrix router =
@@ -54,6 +54,10 @@ Result<Layer> MakeLayer(const BenchMoeOptions& o, size_t index, ThreadPool& pool
   layer.popularity.resize(experts);
   for (auto& p : layer.popularity) p = o.logits.popularity * normal(random);
   return layer;
+}
+
+size_t BytesAlways(const BenchMoeOptions& o, const Layer& layer) {
+  return o.experts_only ? 0 : layer.bank.bytes_shared() + layer.router.bytes();
 }
 
 /// Bell-shaped values, variance 1: the sum of four uniforms.
@@ -121,7 +125,7 @@ class BatchRun {
         logits(logits_.data(), batch_, experts);
     arena_.Reset();
     OpContext exact{pool_, arena_}, context{pool_, arena_, o_.activations};
-    const auto start = Clock::now();
+    auto start = Clock::now();
     MatMul(x, layer.router, logits, exact);
     if (skewed) {
       for (size_t r = 0; r < batch_; ++r) {
@@ -130,16 +134,18 @@ class BatchRun {
       }
     }
     const RoutedStep routed = routers_[p]->Route(layer_idx, rows_, logits, layer.bias);
+    if (o_.experts_only) start = Clock::now();
     RunExperts(layer.bank, x, routed.plan, y, context);
     const double us = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
     if (!timed) return;
     const auto distinct = static_cast<double>(routed.stats.distinct_experts);
     const double bytes = distinct * static_cast<double>(layer.bank.bytes_per_expert()) +
-                         static_cast<double>(layer.bank.bytes_shared() + layer.router.bytes());
+                         static_cast<double>(BytesAlways(o_, layer));
     samples_[p].us.push_back(us);
     samples_[p].distinct.push_back(distinct);
     samples_[p].assignments.push_back(static_cast<double>(routed.stats.assignments));
     samples_[p].rate.push_back(bytes / us * 1e-3);
+    if (o_.on_step) o_.on_step({batch_, PolicyText(*o_.policies[p]), us, routed.ids});
   }
 
   const BenchMoeOptions& o_;
@@ -229,7 +235,7 @@ Result<BenchMoeReport> BenchMoe(const BenchMoeOptions& options) {
     layers.push_back(std::move(layer));
   }
   report.bytes_per_expert = layers[0].bank.bytes_per_expert();
-  report.bytes_always = layers[0].bank.bytes_shared() + layers[0].router.bytes();
+  report.bytes_always = BytesAlways(options, layers[0]);
   for (size_t b = 0; b < options.batches.size(); ++b) {
     progress(options.layers + b);
     BatchRun run(options, layers, options.batches[b], pool);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/views.h"
 #include "lab/moe_shapes.h"
 #include "lab/statistics.h"
 #include "ops/op_context.h"
@@ -26,6 +27,14 @@ struct LogitGenerator {
 /// "random" or "skewed[:popularity=1,topic=0]".
 Result<LogitGenerator> ParseLogitGenerator(std::string_view text);
 
+/// One timed step: what anything compared with it has to compute.
+struct BenchMoeStep {
+  size_t batch = 0;
+  std::string routing;
+  double us = 0.0;
+  MatView<const int32_t> ids;  // [batch, slots], -1 = unused; valid during the call
+};
+
 struct BenchMoeOptions {
   MoeShape shape;
   WeightFormat format = WeightFormat::kNVFP4;
@@ -35,10 +44,12 @@ struct BenchMoeOptions {
   LogitGenerator logits;
   size_t layers = 1;  // resident; steps go around them
   size_t threads = 1;
+  bool experts_only = false;  // neither shared expert nor, in the timing, router and policy
   uint64_t seed = 0;
   double seconds = 4.0;                  // of timed steps per batch size, all policies together
   size_t membw_bytes = size_t{1} << 30;  // memory the bandwidth is measured on
   std::function<void(size_t done, size_t total)> progress;
+  std::function<void(const BenchMoeStep&)> on_step;
 };
 
 struct BenchMoeRow {
@@ -73,14 +84,14 @@ struct BenchMoeReport {
   std::vector<BenchMoeSaving> savings;  // batch sizes with at least four
   double membw_gbytes_per_s = 0.0;      // best of before and after the timed steps
   size_t bytes_per_expert = 0;
-  size_t bytes_always = 0;  // router and shared expert
+  size_t bytes_always = 0;  // router and shared expert, where they are timed
   std::string isa;
 };
 
-/// Router product, gate, policy and experts, timed as one. Policies of a batch size take turns step
-/// by step with fresh hidden states, so that drift of the machine hits all alike. The shared expert
-/// has the routed ones' format; the router is bf16. Errors: policy and gate that do not fit, not
-/// enough memory.
+/// Router product, gate, policy and experts, timed as one, or the routed experts alone. Policies of
+/// a batch size take turns step by step with fresh hidden states, so that drift of the machine hits
+/// all alike. The shared expert has the routed ones' format; the router is bf16. Errors: policy and
+/// gate that do not fit, not enough memory.
 Result<BenchMoeReport> BenchMoe(const BenchMoeOptions& options);
 
 }  // namespace carpool

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
+#include <set>
 
 #include "lab/roofline_svg.h"
 
@@ -52,6 +54,36 @@ TEST(BenchMoe, SkewedAndCorrelatedLogitsShrinkTheUnion) {
   const auto skewed = BenchMoe(o);
   ASSERT_TRUE(skewed.has_value());
   EXPECT_LT(skewed->rows[0].distinct_experts, 60.0);
+}
+
+TEST(BenchMoe, ExpertsAloneLeaveOutWhatIsAlwaysReadAndStepsAreTold) {
+  BenchMoeOptions o = Small();
+  o.batches = {16};
+  o.experts_only = true;
+  std::vector<double> us, distinct;
+  o.on_step = [&](const BenchMoeStep& step) {
+    if (step.routing != "oea:k0=3") return;
+    EXPECT_EQ(step.batch, 16u);
+    ASSERT_EQ(step.ids.rows, 16u);
+    std::set<int32_t> experts;
+    for (size_t r = 0; r < 16; ++r) {
+      for (const int32_t id : step.ids.RowSpan(r)) {
+        EXPECT_LT(id, 128);
+        if (id >= 0) experts.insert(id);
+      }
+    }
+    us.push_back(step.us);
+    distinct.push_back(static_cast<double>(experts.size()));
+  };
+  const auto report = BenchMoe(o);
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->bytes_always, 0u);
+  const BenchMoeRow& row = report->rows[1];
+  ASSERT_EQ(us.size(), row.steps);
+  EXPECT_EQ(Quantile(us, 0.5), row.us_median);
+  EXPECT_NEAR(
+      std::accumulate(distinct.begin(), distinct.end(), 0.0) / static_cast<double>(us.size()),
+      row.distinct_experts, 1e-9);
 }
 
 TEST(LogitGenerator, KnowsItsGrammar) {
