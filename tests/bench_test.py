@@ -60,7 +60,12 @@ class Contract(unittest.TestCase):
 
     def test_decode(self):
         report = bench_json("decode", "--batch", "1,2", "--context", "8,80", "--steps", "3", "--threads", "1",
-                            "--dense-format", "q8", "--activations", "q8", "--membw-megabytes", "256")
+                            "--dense-format", "q8", "--activations", "q8", "--membw-megabytes", "256", "--prefill", "40",
+                            "--prefill-runs", "2")
+        self.assertEqual([(r["tokens"], r["routing"]) for r in report["prefill"]], [(40, "vanilla"), (40, "oea:k0=3")])
+        for row in report["prefill"]:
+            self.assertGreaterEqual(row["us_median"], row["us_best"])
+            self.assertGreater(row["us_best"], 0)
         self.assertEqual([(r["context"], r["batch"]) for r in report["rows"]][::2], [(8, 1), (8, 2), (80, 1), (80, 2)])
         for row in report["rows"]:
             self.assertLessEqual(ROW_KEYS, set(row))

@@ -54,6 +54,11 @@ TEST(Checkpoint, Shards) {
   EXPECT_EQ(checkpoint->num_files(), 2u);
   ASSERT_NE(checkpoint->Find("model.b"), nullptr);
   EXPECT_EQ(static_cast<char>(*checkpoint->Find("model.b")->data), '1');
+  // What was read ahead or given back is still there.
+  checkpoint->Prefetch("model.");
+  checkpoint->ReleasePages();
+  EXPECT_EQ(static_cast<char>(*checkpoint->Find("model.b")->data), '1');
+  EXPECT_EQ(static_cast<char>(*checkpoint->Find("a")->data), '2');
 }
 
 TEST(Checkpoint, TheDownloadCacheMayLinkToItsBlobs) {
