@@ -4,7 +4,7 @@
 PRESET ?= release
 BUILD := build/$(PRESET)
 
-.PHONY: deps deps-format build test demo bench lab pictures aa format lint clean soak browser clients neon install deb
+.PHONY: deps deps-format configure build program test demo bench lab pictures aa format lint clean soak browser clients neon install deb
 
 deps:
 	@tools/install_deps.sh
@@ -12,22 +12,28 @@ deps:
 deps-format:
 	@tools/install_deps.sh clang-format
 
-build: deps
+configure: deps
 	@cmake --preset $(PRESET) >/dev/null || cmake --preset $(PRESET)
+
+# with all tests
+build: configure
 	@cmake --build --preset $(PRESET)
+
+program: configure
+	@cmake --build --preset $(PRESET) --target carpool
 
 test: build
 	@ctest --preset $(PRESET)
 
-demo: build
+demo: program
 	@$(BUILD)/carpool demo
 
-bench: build
+bench: program
 	@$(BUILD)/carpool bench membw
 	@$(BUILD)/carpool bench decode
 
 # The lab's report on the bundled model: build/lab/index.html and ab.html. Resumes when interrupted.
-lab: build
+lab: program
 	@tools/lab.sh $(BUILD)/carpool build/lab
 
 # the pictures of README.md and docs, from a finished `make lab`
