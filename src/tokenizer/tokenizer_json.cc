@@ -290,6 +290,8 @@ class Reader {
 }  // namespace
 
 Result<TokenizerSpec> ParseTokenizerJson(std::string_view text, const std::string& where) {
+  // (simdjson copies with memcpy, which wants an address even for no bytes)
+  if (text.empty()) return MakeError(ErrorCode::kCorrupt, "{}: not JSON: it is empty", where);
   simdjson::dom::parser parser;
   element root;
   if (const auto code = parser.parse(text.data(), text.size()).get(root)) {

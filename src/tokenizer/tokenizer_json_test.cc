@@ -219,5 +219,11 @@ TEST(TokenizerConfig, ReadsNamesAndTemplatesAndRefusesNonsense) {
   EXPECT_TRUE(LoadTokenizerConfig(dir));
 }
 
+TEST(TokenizerJson, EmptyFileIsRefused) {
+  const auto t = Tokenizer::LoadFromJson({}, "t.json");
+  ASSERT_FALSE(t);
+  EXPECT_THAT(t.error().message, HasSubstr("t.json: not JSON: it is empty"));
+}
+
 }  // namespace
 }  // namespace carpool
