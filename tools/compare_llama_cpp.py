@@ -46,27 +46,42 @@ def find_library():
     sys.exit("compare_llama_cpp: no llama.cpp library; install xllamacpp or llama-cpp-python, or give --library")
 
 
+def bind(library):
+    """llama.cpp's C interface, silent, with the signatures of what is called here and in peers/llama_cpp_decode.py."""
+    lib = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    for name in ("llama_model_default_params", "llama_context_default_params"):
+        getattr(lib, name).restype = Params
+    pointers = {"llama_model_load_from_file": [ctypes.c_char_p, Params], "llama_init_from_model": [ctypes.c_void_p, Params],
+                "llama_model_get_vocab": [ctypes.c_void_p], "llama_get_memory": [ctypes.c_void_p],
+                "llama_get_logits_ith": [ctypes.c_void_p, ctypes.c_int32]}
+    for name, arguments in pointers.items():
+        getattr(lib, name).restype = ctypes.c_void_p
+        getattr(lib, name).argtypes = arguments
+    lib.llama_free.argtypes = lib.llama_synchronize.argtypes = lib.llama_vocab_n_tokens.argtypes = [ctypes.c_void_p]
+    lib.llama_decode.argtypes = [ctypes.c_void_p, Batch]
+    lib.llama_memory_clear.argtypes = [ctypes.c_void_p, ctypes.c_bool]
+    lib.llama_set_n_threads.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32]
+    lib.llama_tokenize.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32),
+                                   ctypes.c_int32, ctypes.c_bool, ctypes.c_bool]
+    lib.llama_print_system_info.restype = ctypes.c_char_p
+    lib.quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
+    lib.llama_log_set(lib.quiet, None)
+    lib.llama_backend_init()
+    return lib
+
+
+def tokenize(lib, vocab, text, special):
+    data = text.encode()
+    ids = (ctypes.c_int32 * (len(data) + 16))()
+    n = lib.llama_tokenize(vocab, data, len(data), ids, len(ids), special, special)
+    return list(ids[:n])
+
+
 class LlamaCpp:
     """One model and one context, emptied between windows."""
 
     def __init__(self, library, model, window, threads=1):
-        self.lib = lib = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-        for name in ("llama_model_default_params", "llama_context_default_params"):
-            getattr(lib, name).restype = Params
-        pointers = {"llama_model_load_from_file": [ctypes.c_char_p, Params], "llama_init_from_model": [ctypes.c_void_p, Params],
-                    "llama_model_get_vocab": [ctypes.c_void_p], "llama_get_memory": [ctypes.c_void_p],
-                    "llama_get_logits_ith": [ctypes.c_void_p, ctypes.c_int32]}
-        for name, arguments in pointers.items():
-            getattr(lib, name).restype = ctypes.c_void_p
-            getattr(lib, name).argtypes = arguments
-        lib.llama_decode.argtypes = [ctypes.c_void_p, Batch]
-        lib.llama_memory_clear.argtypes = [ctypes.c_void_p, ctypes.c_bool]
-        lib.llama_vocab_n_tokens.argtypes = [ctypes.c_void_p]
-        lib.llama_tokenize.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32),
-                                       ctypes.c_int32, ctypes.c_bool, ctypes.c_bool]
-        self.quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
-        lib.llama_log_set(self.quiet, None)
-        lib.llama_backend_init()
+        self.lib = lib = bind(library)
         self.model = lib.llama_model_load_from_file(os.fsencode(model), lib.llama_model_default_params())
         if not self.model:
             sys.exit(f"compare_llama_cpp: llama.cpp cannot load {model}")
@@ -74,16 +89,9 @@ class LlamaCpp:
         for i in range(3):  # n_ctx, n_batch, n_ubatch
             params.bytes[i] = window
         self.context = lib.llama_init_from_model(self.model, params)
-        lib.llama_set_n_threads.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32]
         lib.llama_set_n_threads(self.context, threads, threads)
         self.vocab = lib.llama_model_get_vocab(self.model)
         self.vocab_size = lib.llama_vocab_n_tokens(self.vocab)
-
-    def tokenize(self, text, special):
-        data = text.encode()
-        ids = (ctypes.c_int32 * (len(data) + 16))()
-        n = self.lib.llama_tokenize(self.vocab, data, len(data), ids, len(ids), special, special)
-        return list(ids[:n])
 
     def logits(self, tokens):
         n = len(tokens)
@@ -136,7 +144,7 @@ def main():
 
     llama = LlamaCpp(args.library or find_library(), args.reference or args.model, args.window, args.threads)
     with open(args.text, encoding="utf-8") as f:
-        ids = llama.tokenize(f.read()[:args.tokens * 16], False)[:args.tokens]
+        ids = tokenize(llama.lib, llama.vocab, f.read()[:args.tokens * 16], False)[:args.tokens]
     windows = [ids[i:i + args.window] for i in range(0, len(ids), args.window)]
     ours = carpool_logits(args.carpool, args.model, windows, args.flags).reshape(len(ids), -1)
     kl, same, row = [], 0, 0

@@ -5,20 +5,12 @@
 #include <utility>
 
 #include "lab/gguf_metadata.h"
+#include "tokenizer/byte_level.h"
 #include "tokenizer/gguf_pre_tokenizers.h"
+#include "tokenizer/gguf_tokenizer.h"
 
 namespace carpool {
 namespace {
-
-// tokenizer.ggml.token_type
-enum TokenType : int32_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6
-};
 
 struct Vocabulary {
   std::vector<std::string> tokens;
@@ -27,17 +19,17 @@ struct Vocabulary {
 
 /// Every id has a name, as GGUF wants it.
 Vocabulary FullVocabulary(const TokenizerSpec& spec, size_t vocab_size) {
-  Vocabulary v{spec.tokens, std::vector<int32_t>(spec.tokens.size(), kNormal)};
+  Vocabulary v{spec.tokens, std::vector<int32_t>(spec.tokens.size(), kGgufNormal)};
   for (const AddedToken& token : spec.added) {
     v.tokens[static_cast<size_t>(token.id)] = token.content;
-    v.types[static_cast<size_t>(token.id)] = token.special ? kControl : kUserDefined;
+    v.types[static_cast<size_t>(token.id)] = token.special ? kGgufControl : kGgufUserDefined;
   }
   v.tokens.resize(std::max(v.tokens.size(), vocab_size));
-  v.types.resize(v.tokens.size(), kUnused);
+  v.types.resize(v.tokens.size(), kGgufUnused);
   for (size_t i = 0; i < v.tokens.size(); ++i) {
     if (!v.tokens[i].empty()) continue;
     v.tokens[i] = fmt::format("[PAD{}]", i);
-    v.types[i] = kUnused;
+    v.types[i] = kGgufUnused;
   }
   return v;
 }
@@ -87,7 +79,7 @@ Result<std::vector<float>> ScoresOfMerges(const TokenizerSpec& spec, const Vocab
   }
   std::unordered_map<std::string_view, size_t> ids;
   for (size_t i = 0; i < v.tokens.size(); ++i)
-    if (v.types[i] == kNormal || v.types[i] == kUserDefined) ids.emplace(v.tokens[i], i);
+    if (v.types[i] == kGgufNormal || v.types[i] == kGgufUserDefined) ids.emplace(v.tokens[i], i);
   for (const auto& [piece, id] : ids) {
     size_t wanted = 0;
     for (size_t cut = 1; cut < piece.size(); ++cut)
@@ -111,11 +103,9 @@ Status WriteSentencePiece(const TokenizerSpec& spec, Vocabulary& v, GgufWriter& 
         "the tokenizer is neither byte-level nor SentencePiece with byte fallback and an "
         "unknown token, the two that GGUF knows");
   }
-  for (size_t i = 0; i < v.tokens.size(); ++i) {
-    const std::string& t = v.tokens[i];
-    if (t.size() == 6 && t.starts_with("<0x") && t.ends_with(">")) v.types[i] = kByte;
-  }
-  v.types[static_cast<size_t>(spec.bpe.unk_id)] = kUnknown;
+  for (size_t i = 0; i < v.tokens.size(); ++i)
+    if (ByteOfFallbackToken(v.tokens[i])) v.types[i] = kGgufByte;
+  v.types[static_cast<size_t>(spec.bpe.unk_id)] = kGgufUnknown;
   ASSIGN_OR_RETURN(const std::vector<float> scores, ScoresOfMerges(spec, v));
   const bool prepend =
       std::any_of(spec.normalizer.begin(), spec.normalizer.end(),

@@ -51,4 +51,15 @@ std::string VocabStringOfBytes(std::string_view bytes) {
   return out;
 }
 
+std::optional<char> ByteOfFallbackToken(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  int value = 0;
+  for (const char c : token.substr(3, 2)) {
+    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    if (digit < 0) return std::nullopt;
+    value = value * 16 + digit;
+  }
+  return static_cast<char>(static_cast<uint8_t>(value));
+}
+
 }  // namespace carpool

@@ -19,4 +19,7 @@ std::optional<std::string> BytesOfVocabString(std::string_view token);
 /// The vocabulary string of some bytes (the inverse).
 std::string VocabStringOfBytes(std::string_view bytes);
 
+/// The byte of "<0x0A>", as vocabularies with byte fallback name one.
+std::optional<char> ByteOfFallbackToken(std::string_view token);
+
 }  // namespace carpool

@@ -17,8 +17,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5 };
-
 constexpr std::string_view kSpace = "▁";
 constexpr size_t kMaxPieceBytes = 1024;  // of a SentencePiece token: every split of it is tried
 
@@ -81,21 +79,21 @@ class Writer {
 
   std::string_view Text(size_t id) const { return tokens_->strings[id]; }
   int64_t Type(size_t id) const {
-    return types_ == nullptr ? kNormal : std::get<int64_t>(types_->At(id));
+    return types_ == nullptr ? int64_t{kGgufNormal} : std::get<int64_t>(types_->At(id));
   }
   bool InVocabulary(size_t id) const {
     const int64_t type = Type(id);
     // Control tokens of byte-level vocabularies are not written in its alphabet.
-    return !Text(id).empty() && type != kUnused &&
-           (unk_ || (type != kControl && type != kUserDefined));
+    return !Text(id).empty() && type != kGgufUnused &&
+           (unk_ || (type != kGgufControl && type != kGgufUserDefined));
   }
 
   OrderedJson AddedTokens() const {
     OrderedJson list = OrderedJson::array();
     for (size_t i = 0; i < tokens_->count; ++i) {
       const int64_t type = Type(i);
-      const bool special = type == kControl || (unk_ && type == kUnknown);
-      if (!special && type != kUserDefined) continue;
+      const bool special = type == kGgufControl || (unk_ && type == kGgufUnknown);
+      if (!special && type != kGgufUserDefined) continue;
       list.push_back({{"id", i}, {"content", Text(i)}, {"special", special}});
     }
     return list;
@@ -160,7 +158,7 @@ class Writer {
     }
     std::unordered_map<std::string_view, size_t> ids;
     for (size_t i = 0; i < tokens_->count; ++i) {
-      if (Type(i) == kNormal || Type(i) == kUserDefined) ids.emplace(Text(i), i);
+      if (Type(i) == kGgufNormal || Type(i) == kGgufUserDefined) ids.emplace(Text(i), i);
     }
     struct Merge {
       double score;

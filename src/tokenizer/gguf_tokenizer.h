@@ -2,6 +2,7 @@
 // original had, so that one reader checks both.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/result.h"
@@ -9,6 +10,16 @@
 #include "weights/gguf.h"
 
 namespace carpool {
+
+/// What an entry of tokenizer.ggml.token_type says.
+enum GgufTokenType : int32_t {
+  kGgufNormal = 1,
+  kGgufUnknown,
+  kGgufControl,
+  kGgufUserDefined,
+  kGgufUnused,
+  kGgufByte,
+};
 
 /// A tokenizer.json: byte-level BPE ("gpt2") with the named pre-tokenizer, or SentencePiece-like
 /// BPE

@@ -18,18 +18,6 @@ namespace {
 
 constexpr size_t kMaxTokenizerJsonBytes = size_t{512} << 20;
 
-// "<0x0A>" of vocabularies with byte fallback.
-std::optional<char> ByteOfFallbackToken(std::string_view token) {
-  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
-  int value = 0;
-  for (const char c : token.substr(3, 2)) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-    if (digit < 0) return std::nullopt;
-    value = value * 16 + digit;
-  }
-  return static_cast<char>(static_cast<uint8_t>(value));
-}
-
 std::string BytesOf(const TokenizerSpec& spec, const std::string& token) {
   if (spec.byte_level) {
     auto bytes = BytesOfVocabString(token);

@@ -148,12 +148,19 @@ const TensorInfo* Checkpoint::Find(std::string_view name) const {
 const std::vector<TensorInfo>& Checkpoint::tensors() const { return state_->tensors; }
 size_t Checkpoint::num_files() const { return state_->Files().size(); }
 
-void Checkpoint::Prefetch(std::string_view prefix) const {
+std::span<const TensorInfo> Checkpoint::WithPrefix(std::string_view prefix) const {
   const auto& all = state_->tensors;
-  auto it = std::lower_bound(all.begin(), all.end(), prefix,
-                             [](const TensorInfo& t, std::string_view n) { return t.name < n; });
-  for (; it != all.end() && it->name.starts_with(prefix); ++it) {
-    for (const MappedFile& file : state_->Files()) file.Prefetch(it->data, it->bytes);
+  const auto first =
+      std::lower_bound(all.begin(), all.end(), prefix,
+                       [](const TensorInfo& t, std::string_view n) { return t.name < n; });
+  const auto last = std::find_if_not(
+      first, all.end(), [&](const TensorInfo& t) { return t.name.starts_with(prefix); });
+  return {first, last};
+}
+
+void Checkpoint::Prefetch(std::string_view prefix) const {
+  for (const TensorInfo& tensor : WithPrefix(prefix)) {
+    for (const MappedFile& file : state_->Files()) file.Prefetch(tensor.data, tensor.bytes);
   }
 }
 

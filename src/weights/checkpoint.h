@@ -79,6 +79,8 @@ class Checkpoint {
   const TensorInfo* Find(std::string_view name) const;
   /// All tensors, sorted by name.
   const std::vector<TensorInfo>& tensors() const;
+  /// Those whose names begin so: a part of tensors().
+  std::span<const TensorInfo> WithPrefix(std::string_view prefix) const;
   size_t num_files() const;
 
   /// Starts reading the tensors whose names begin so.

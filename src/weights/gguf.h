@@ -97,7 +97,6 @@ class GgufModel {
   const std::vector<GgufEntry>& metadata() const { return header_.entries; }
   const std::vector<GgufTensor>& tensors() const { return header_.tensors; }  // sorted by name
   const std::vector<MappedFile>& files() const { return files_; }
-  size_t num_files() const { return files_.size(); }
   const GgufEntry* Find(std::string_view key) const { return header_.Find(key); }
   const GgufTensor* FindTensor(std::string_view name) const;
 

@@ -240,7 +240,7 @@ TEST(Gguf, PartsOfASplitAreOneModel) {
   for (const auto& path : {first, second}) {
     const auto model = GgufModel::Open(path);
     ASSERT_TRUE(model) << model.error().message;
-    EXPECT_EQ(model->num_files(), 2u);
+    EXPECT_EQ(model->files().size(), 2u);
     EXPECT_EQ(model->tensors().size(), 2u);
     EXPECT_NE(model->FindTensor("blk.1"), nullptr);
     EXPECT_EQ(model->Find("general.name")->value, GgufValue(std::string_view("first")));

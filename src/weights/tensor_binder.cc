@@ -106,14 +106,10 @@ TensorBinder::Siblings TensorBinder::FindSiblings(std::string_view module) const
   Siblings found;
   found.module = module;
   const std::string prefix = found.module + ".";
-  const auto& all = checkpoint_.tensors();
-  // One search for the module; its tensors lie next to each other.
-  auto it = std::lower_bound(all.begin(), all.end(), prefix,
-                             [](const TensorInfo& t, const std::string& n) { return t.name < n; });
-  for (; it != all.end() && it->name.starts_with(prefix); ++it) {
-    const std::string_view kind = it->name.substr(prefix.size());
+  for (const TensorInfo& tensor : checkpoint_.WithPrefix(prefix)) {
+    const std::string_view kind = tensor.name.substr(prefix.size());
     for (const auto& [name, member] : kKinds) {
-      if (name == kind) found.*member = &*it;
+      if (name == kind) found.*member = &tensor;
     }
   }
   return found;
@@ -415,20 +411,12 @@ std::vector<float> TensorBinder::OptionalVector(std::string_view name, size_t n)
 }
 
 bool TensorBinder::HasPrefix(std::string_view prefix) const {
-  const auto& all = checkpoint_.tensors();
-  const auto it =
-      std::lower_bound(all.begin(), all.end(), prefix,
-                       [](const TensorInfo& t, std::string_view n) { return t.name < n; });
-  return it != all.end() && it->name.starts_with(prefix);
+  return !checkpoint_.WithPrefix(prefix).empty();
 }
 
 void TensorBinder::IgnorePrefix(std::string_view prefix) {
-  const auto& all = checkpoint_.tensors();
-  auto it = std::lower_bound(all.begin(), all.end(), prefix,
-                             [](const TensorInfo& t, std::string_view n) { return t.name < n; });
-  for (; it != all.end() && it->name.starts_with(prefix); ++it) {
-    used_[static_cast<size_t>(it - all.begin())] = true;
-  }
+  for (const TensorInfo& tensor : checkpoint_.WithPrefix(prefix))
+    used_[static_cast<size_t>(&tensor - checkpoint_.tensors().data())] = true;
 }
 
 void TensorBinder::NoteMissingOptional(std::string what) {

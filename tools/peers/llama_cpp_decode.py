@@ -22,10 +22,8 @@ import subprocess
 import sys
 import time
 
-import numpy as np  # noqa: F401  (compare_llama_cpp needs it)
-
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from compare_llama_cpp import Batch, Params, find_library  # noqa: E402
+from compare_llama_cpp import Batch, bind, find_library, tokenize  # noqa: E402
 
 # 32-bit words of llama_context_params
 N_CTX, N_BATCH, N_UBATCH, N_SEQ_MAX = 0, 1, 2, 3
@@ -35,24 +33,7 @@ LOAD_MODE, EXTRA_BUFTS_BYTE = 6, 18 * 4 + 2
 
 class LlamaCpp:
     def __init__(self, library, model, threads, repack):
-        self.lib = lib = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-        for name in ("llama_model_default_params", "llama_context_default_params"):
-            getattr(lib, name).restype = Params
-        for name, arguments in {"llama_model_load_from_file": [ctypes.c_char_p, Params],
-                                "llama_init_from_model": [ctypes.c_void_p, Params],
-                                "llama_model_get_vocab": [ctypes.c_void_p],
-                                "llama_get_memory": [ctypes.c_void_p]}.items():
-            getattr(lib, name).restype, getattr(lib, name).argtypes = ctypes.c_void_p, arguments
-        lib.llama_free.argtypes = [ctypes.c_void_p]
-        lib.llama_decode.argtypes = [ctypes.c_void_p, Batch]
-        lib.llama_memory_clear.argtypes = [ctypes.c_void_p, ctypes.c_bool]
-        lib.llama_set_n_threads.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32]
-        lib.llama_tokenize.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32),
-                                       ctypes.c_int32, ctypes.c_bool, ctypes.c_bool]
-        lib.llama_print_system_info.restype = ctypes.c_char_p
-        self.quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
-        lib.llama_log_set(self.quiet, None)
-        lib.llama_backend_init()
+        self.lib = lib = bind(library)
         self.threads = threads
         params = lib.llama_model_default_params()
         raw = ctypes.cast(ctypes.byref(params), ctypes.POINTER(ctypes.c_uint8))
@@ -65,12 +46,6 @@ class LlamaCpp:
             sys.exit(f"llama_cpp_decode: llama.cpp cannot load {model}")
         self.load_s = time.monotonic() - start
         self.vocab = lib.llama_model_get_vocab(self.model)
-
-    def tokenize(self, text):
-        data = text.encode()
-        ids = (ctypes.c_int32 * (len(data) + 16))()
-        n = self.lib.llama_tokenize(self.vocab, data, len(data), ids, len(ids), False, False)
-        return list(ids[:n])
 
     def open(self, sequences, tokens):
         """A context for so many sequences of so many tokens; flash attention and the rest as llama.cpp chooses."""
@@ -100,7 +75,7 @@ class LlamaCpp:
         start = time.monotonic()
         if self.lib.llama_decode(self.context, batch) != 0:
             sys.exit("llama_cpp_decode: llama_decode failed")
-        self.lib.llama_synchronize(ctypes.c_void_p(self.context))
+        self.lib.llama_synchronize(self.context)
         return time.monotonic() - start
 
     def steps_us(self, ids, batch, context, steps):
@@ -159,26 +134,13 @@ def main():
     parser.add_argument("--prefill-runs", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--lock", help="hold this file with flock(1) during each timed part")
     parser.add_argument("--json", help="also write all figures to this file")
     args = parser.parse_args()
 
-    import fcntl
-    lock = open(args.lock, "w") if args.lock else None
-
-    def timed(part):
-        if lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            return part()
-        finally:
-            if lock:
-                fcntl.flock(lock, fcntl.LOCK_UN)
-
-    llama = timed(lambda: LlamaCpp(args.library or find_library(), args.model, args.threads, not args.no_repack))
+    llama = LlamaCpp(args.library or find_library(), args.model, args.threads, not args.no_repack)
     print(llama.lib.llama_print_system_info().decode(), f"| loaded in {llama.load_s:.1f} s", flush=True)
     with open(args.text, encoding="utf-8") as f:
-        ids = llama.tokenize(f.read())
+        ids = tokenize(llama.lib, llama.vocab, f.read(), False)
     batches = [int(b) for b in args.batch.split(",")]
 
     def theirs():
@@ -189,10 +151,10 @@ def main():
 
     figures, bandwidth = {}, []
     for i in range(args.rounds):
-        results = [timed(theirs)]
+        results = [theirs()]
         print("llama.cpp: " + ", ".join(f"{what} {us / 1e3:.1f} ms" for (_, what), us in results[0].items()), flush=True)
         for activations in filter(None, args.activations.split(",")):
-            rows, rate = timed(lambda: carpool(args, activations))
+            rows, rate = carpool(args, activations)
             results.append(rows)
             bandwidth.append(rate)
         for rows in results:
