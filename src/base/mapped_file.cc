@@ -12,6 +12,8 @@
 namespace carpool {
 namespace {
 
+constexpr size_t kPrefetchBytes = size_t{1} << 20;
+
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -62,9 +64,11 @@ MappedFile::~MappedFile() {
 void MappedFile::Prefetch(const std::byte* data, size_t bytes) const {
   if (data < data_ || data >= data_ + size_) return;
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t offset = static_cast<size_t>(data - data_), first = offset / page * page;
-  madvise(const_cast<std::byte*>(data_) + first, std::min(offset + bytes, size_) - first,
-          MADV_WILLNEED);
+  const size_t offset = static_cast<size_t>(data - data_), end = std::min(offset + bytes, size_);
+  // Linux takes no more of one call than the device's largest request or its read-ahead.
+  for (size_t at = offset / page * page; at < end; at += kPrefetchBytes) {
+    madvise(const_cast<std::byte*>(data_) + at, std::min(kPrefetchBytes, end - at), MADV_WILLNEED);
+  }
 }
 
 void MappedFile::Release() const {

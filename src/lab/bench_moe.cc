@@ -43,8 +43,8 @@ Result<Layer> MakeLayer(const BenchMoeOptions& o, size_t index, ThreadPool& pool
   for (size_t e = 0; e < experts; ++e) all[e] = sources[e % kDistinct];
   Layer layer;
   const bool shared = s.shared_width > 0 && !o.experts_only;
-  ASSIGN_OR_RETURN(layer.bank,
-                   ExpertBank::Pack(all, shared ? &sources[kDistinct] : nullptr, pool, o.format));
+  ASSIGN_OR_RETURN(layer.bank, ExpertBank::Pack(all, shared ? &sources[kDistinct] : nullptr, pool,
+                                                {.format = o.format}));
   const OwnedMatrix router =
       RandomMatrix(WeightFormat::kBF16, experts, s.hidden, o.seed + index * 1000 + 999);
   ASSIGN_OR_RETURN(layer.router, PackedMatrix::Pack(router.view));

@@ -59,7 +59,8 @@ Result<std::vector<ArithmeticRate>> MeasureArithmetic(size_t threads, WeightForm
                     up = RandomMatrix(format, kProbeWidth, kProbeHidden, 2),
                     down = RandomMatrix(format, kProbeHidden, kProbeWidth, 3);
   const ExpertSource source{gate.view, up.view, down.view};
-  ASSIGN_OR_RETURN(const ExpertBank bank, ExpertBank::Pack({&source, 1}, nullptr, pool, format));
+  ASSIGN_OR_RETURN(const ExpertBank bank,
+                   ExpertBank::Pack({&source, 1}, nullptr, pool, {.format = format}));
   std::vector<ArithmeticRate> rates;
   for (const size_t rows : kProbeRows) rates.push_back({rows, 0.0});
   // In rounds: on a shared machine a core can be taken away for as long as one round lasts.

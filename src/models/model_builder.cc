@@ -148,9 +148,8 @@ Result<std::unique_ptr<Mlp>> BuildDense(const GatedMlpWeights& w, const DensePac
   return std::unique_ptr<Mlp>(new DenseMlp(std::move(packed)));
 }
 
-Result<std::unique_ptr<Mlp>> BuildMoe(size_t moe_layer, const ModelConfig& c, MoeWeights& w,
-                                      ThreadPool& pool, PanelCache* cache,
-                                      size_t& bytes_per_expert) {
+Result<std::unique_ptr<Mlp>> BuildMoe(size_t moe_layer, MoeWeights& w, ThreadPool& pool,
+                                      const ExpertPackOptions& options, size_t& bytes_per_expert) {
   PackedRouter router;
   ASSIGN_OR_RETURN(router.weight, PackedMatrix::Pack(w.router));
   if (w.shared_gate.rows != 0) {
@@ -158,8 +157,8 @@ Result<std::unique_ptr<Mlp>> BuildMoe(size_t moe_layer, const ModelConfig& c, Mo
   }
   router.bias = std::move(w.router_bias);
   router.correction_bias = std::move(w.correction_bias);
-  ASSIGN_OR_RETURN(ExpertBank bank, ExpertBank::Pack(w.experts, w.shared ? &*w.shared : nullptr,
-                                                     pool, {}, c.glu, cache));
+  ASSIGN_OR_RETURN(ExpertBank bank,
+                   ExpertBank::Pack(w.experts, w.shared ? &*w.shared : nullptr, pool, options));
   bytes_per_expert = bank.bytes_per_expert();
   return std::unique_ptr<Mlp>(new MoeBlock(moe_layer, std::move(router), std::move(bank)));
 }
@@ -203,12 +202,19 @@ Result<ModelParts> BuildModel(const ModelConfig& config, const Checkpoint& check
   ModelParts parts;
   parts.config = config;
   parts.report = binder.report();
-  size_t moe_layer = 0;
+  // Pages of the files that have been read count as this process' memory until they are given back.
+  // The head, one large matrix, is packed while little else is there.
+  const auto give_back = [&] { checkpoint.ReleasePages(); };
   const auto prefetch = [&](size_t layer) {
-    checkpoint.Prefetch(layer < config.num_layers ? fmt::format("model.layers.{}.", layer)
-                                                  : "lm_head.");
+    if (layer < config.num_layers) checkpoint.Prefetch(fmt::format("model.layers.{}.", layer));
   };
+  checkpoint.Prefetch(config.tie_embeddings ? "model.embed_tokens." : "lm_head.");
   prefetch(0);
+  ASSIGN_OR_RETURN(parts.head, pack(weights.lm_head));
+  give_back();
+  const ExpertPackOptions expert_options{
+      .glu = config.glu, .cache = options.cache, .after_portion = give_back};
+  size_t moe_layer = 0;
   for (size_t i = 0; i < config.num_layers; ++i) {
     prefetch(i + 1);  // the disk works while this layer is packed
     LayerWeights& w = weights.layers[i];
@@ -220,21 +226,19 @@ Result<ModelParts> BuildModel(const ModelConfig& config, const Checkpoint& check
     if (w.dense) {
       ASSIGN_OR_RETURN(layer.mlp, BuildDense(*w.dense, pack));
     } else {
-      ASSIGN_OR_RETURN(layer.mlp, BuildMoe(moe_layer++, config, *w.moe, pool, options.cache,
-                                           parts.bytes_per_expert));
+      ASSIGN_OR_RETURN(layer.mlp,
+                       BuildMoe(moe_layer++, *w.moe, pool, expert_options, parts.bytes_per_expert));
     }
     parts.layers.push_back(std::move(layer));
     parts.kv_layout.entry_width.push_back(EntryWidth(config));
     parts.kv_layout.index_dim.push_back(w.indexer ? config.mla.index_dim : 0);
     w = {};  // vectors of a layer that is packed
-    checkpoint.ReleasePages();
+    give_back();
     if (options.progress) options.progress(i + 1, config.num_layers);
   }
   parts.embedding = weights.embed_tokens;
   RETURN_IF_ERROR(ValidateScales(parts.embedding));
   parts.final_norm = std::move(weights.norm);
-  ASSIGN_OR_RETURN(parts.head, pack(weights.lm_head));
-  checkpoint.ReleasePages();
   return parts;
 }
 

@@ -1,11 +1,16 @@
 // Packing the experts of one layer: one slab, expert after expert, so that huge pages serve all of
 // them.
+#include <algorithm>
+
 #include "base/aligned.h"
 #include "base/memory_info.h"
 #include "ops/experts.h"
 
 namespace carpool {
 namespace {
+
+/// Enough that waiting for a portion's last expert costs little.
+constexpr size_t kPortionPerThread = 8;
 
 Status CheckMemory(size_t bytes, const std::string& name) {
   const size_t available = AvailableMemory();
@@ -49,10 +54,10 @@ void CopyBiases(const ExpertSource& from, ExpertBank::Expert& to) {
 
 Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
                                     const ExpertSource* shared, ThreadPool& pool,
-                                    std::optional<WeightFormat> format, const Glu& glu,
-                                    PanelCache* cache) {
+                                    const ExpertPackOptions& options) {
+  const std::optional<WeightFormat> format = options.format;
   ExpertBank bank;
-  bank.glu_ = glu;
+  bank.glu_ = options.glu;
   if (!experts.empty()) {
     const ExpertSource& first = experts[0];
     bank.width_ = first.gate.rows;
@@ -72,7 +77,7 @@ Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
     const std::string entry =
         fmt::format("{} {}", first.gate.name,
                     WeightFormatName(format.value_or(PackedMatrix::NaturalFormat(first.gate))));
-    const bool cached = cache != nullptr && cache->Load(entry, slab, pool);
+    const bool cached = options.cache != nullptr && options.cache->Load(entry, slab, pool);
     std::vector<Status> statuses(experts.size());
     const auto pack = [&](size_t e) -> Status {
       std::byte* memory = slab.data() + e * expert_bytes;
@@ -87,9 +92,15 @@ Result<ExpertBank> ExpertBank::Pack(std::span<const ExpertSource> experts,
       CopyBiases(experts[e], out);
       return {};
     };
-    pool.ParallelFor(experts.size(), [&](size_t e, size_t) { statuses[e] = pack(e); });
+    const size_t portion =
+        options.after_portion ? kPortionPerThread * pool.num_threads() : experts.size();
+    for (size_t begin = 0; begin < experts.size(); begin += portion) {
+      pool.ParallelFor(std::min(portion, experts.size() - begin),
+                       [&](size_t i, size_t) { statuses[begin + i] = pack(begin + i); });
+      if (options.after_portion) options.after_portion();
+    }
     for (auto& status : statuses) RETURN_IF_ERROR(std::move(status));
-    if (cache != nullptr && !cached) cache->Store(entry, slab, pool);
+    if (options.cache != nullptr && !cached) options.cache->Store(entry, slab, pool);
   }
   if (shared != nullptr) {
     RETURN_IF_ERROR(CheckSame(shared->up, shared->up, shared->gate.rows, shared->gate.cols));

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -47,6 +48,15 @@ struct ExpertSource {
   std::vector<float> down_bias = {};
 };
 
+struct ExpertPackOptions {
+  std::optional<WeightFormat> format = {};  // null: as stored
+  Glu glu = {};
+  /// When there is one: has the routed experts of earlier starts and gets those that it lacks.
+  PanelCache* cache = nullptr;
+  /// Called after every portion of the routed experts: their sources are not read again.
+  std::function<void()> after_portion = {};
+};
+
 /// All experts of one layer, packed. Immutable after Pack.
 class ExpertBank {
  public:
@@ -54,11 +64,9 @@ class ExpertBank {
   /// Packs in parallel into one block of memory, needing none besides. `shared` may be null. All
   /// experts have the same shape and formats; the shared expert (always active, weight 1, not in
   /// the plan) may have its own. Errors name the tensor; Exhausted, with numbers, when the block
-  /// does not fit into the free memory. `cache`, when there is one, has the routed experts of
-  /// earlier starts and gets those that it lacks.
+  /// does not fit into the free memory.
   static Result<ExpertBank> Pack(std::span<const ExpertSource> experts, const ExpertSource* shared,
-                                 ThreadPool& pool, std::optional<WeightFormat> format = {},
-                                 const Glu& glu = {}, PanelCache* cache = nullptr);
+                                 ThreadPool& pool, const ExpertPackOptions& options = {});
 
   size_t num_experts() const { return experts_.size(); }
   size_t hidden() const { return hidden_; }

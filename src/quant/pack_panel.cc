@@ -16,13 +16,14 @@ namespace {
 constexpr size_t kHeaderBytes = 64;
 
 /// Where block b of a panel lies: its superblock's header, its index in it, its codes.
+/// `super_blocks` is a power of two; dividing by it took a third of the time to load a model.
 struct BlockPlace {
   std::byte* header;
   size_t index;
   std::byte* codes;
 };
 BlockPlace Place(std::byte* panel, size_t b, size_t super_blocks, size_t block_bytes) {
-  const size_t super = b / super_blocks, index = b % super_blocks;
+  const size_t super = b >> std::countr_zero(super_blocks), index = b & (super_blocks - 1);
   std::byte* header = panel + super * (kHeaderBytes + super_blocks * block_bytes);
   return {header, index, header + kHeaderBytes + index * block_bytes};
 }
@@ -146,33 +147,51 @@ GgufRun4 LoadInt4Run(const StoredMatrix& m, size_t row, size_t block) {
   return run;
 }
 
+/// Sixteen values as f16; false when one is not among the usual ones (zeros count as unusual).
+bool UsualF16(const float (&values)[16], uint16_t (&out)[16]) {
+  uint32_t unusual = 0;
+  for (size_t i = 0; i < 16; ++i) {
+    const auto f32 = std::bit_cast<uint32_t>(values[i]);
+    unusual |= static_cast<uint32_t>((f32 >> 23 & 0xFF) - 113u >= 29u);
+    const uint32_t rounded = (f32 & 0x7FFFFFFFu) + 0x0FFFu + (f32 >> 13 & 1u) - (112u << 23);
+    out[i] = static_cast<uint16_t>((f32 >> 16 & 0x8000u) | rounded >> 13);
+  }
+  return unusual == 0;
+}
+
 /// Eight runs at once: the time to load a model is the time this takes.
-Status PackQ4K(const StoredMatrix& m, size_t first, size_t rows, size_t super_blocks,
-               std::byte* out) {
-  constexpr size_t kInputs = 256, kBytes = 144;
+Status PackQ4K(const StoredMatrix& m, size_t first, size_t rows, std::byte* out) {
+  constexpr size_t kInputs = 256, kBytes = 144, kRunBytes = kHeaderBytes + 256;
+  constexpr uint32_t kLow = 0x0F0F0F0Fu;
   const size_t row_bytes = m.cols / kInputs * kBytes;
   for (size_t lane = 0; lane < rows; ++lane) {
     const std::byte* block = m.data + (first + lane) * row_bytes;
-    for (size_t b = 0; b * kBlockInputs < m.cols; b += 8, block += kBytes) {
+    std::byte* run = out;
+    for (size_t b = 0; b * kInputs < m.cols; ++b, block += kBytes, run += 8 * kRunBytes) {
       const Q4KScales scales = LoadQ4KScales(block);
+      float values[16];
+      std::memcpy(values, scales.scale, sizeof(scales.scale));
+      std::memcpy(values + 8, scales.minimum, sizeof(scales.minimum));
+      uint16_t halves[16];
+      const bool usual = UsualF16(values, halves);
+      for (size_t j = 0; j < 8; ++j) {
+        std::byte* header = run + j * kRunBytes + lane * 2;
+        if (usual) {
+          std::memcpy(header, &halves[j], 2);
+          std::memcpy(header + 32, &halves[8 + j], 2);
+        } else if (!StoreF16(header, values[j]) || !StoreF16(header + 32, values[8 + j])) {
+          return BadGgufScale(m, first + lane, b * 8 + j);
+        }
+      }
       for (size_t j = 0; j < 8; j += 2) {
-        const BlockPlace low = Place(out, b + j, super_blocks, 256),
-                         high = Place(out, b + j + 1, super_blocks, 256);
-        if (!StoreF16(low.header + lane * 2, scales.scale[j]) ||
-            !StoreF16(low.header + 32 + lane * 2, scales.minimum[j])) {
-          return BadGgufScale(m, first + lane, b + j);
-        }
-        if (!StoreF16(high.header + lane * 2, scales.scale[j + 1]) ||
-            !StoreF16(high.header + 32 + lane * 2, scales.minimum[j + 1])) {
-          return BadGgufScale(m, first + lane, b + j + 1);
-        }
+        std::byte* codes = run + j * kRunBytes + kHeaderBytes + lane * 4;
         for (size_t k = 0; k < 4; ++k) {
-          uint64_t codes;
-          std::memcpy(&codes, block + 16 + j * 16 + k * 8, sizeof(codes));
-          const uint32_t words[2] = {JoinNibbles(codes & kLowNibbles),
-                                     JoinNibbles(codes >> 4 & kLowNibbles)};
-          std::memcpy(low.codes + k * 64 + lane * 4, &words[0], sizeof(uint32_t));
-          std::memcpy(high.codes + k * 64 + lane * 4, &words[1], sizeof(uint32_t));
+          uint32_t stored[2];
+          std::memcpy(stored, block + 16 + j * 16 + k * 8, sizeof(stored));
+          const uint32_t low = (stored[0] & kLow) | (stored[1] & kLow) << 4;
+          const uint32_t high = (stored[0] >> 4 & kLow) | (stored[1] & ~kLow);
+          std::memcpy(codes + k * 64, &low, sizeof(low));
+          std::memcpy(codes + kRunBytes + k * 64, &high, sizeof(high));
         }
       }
     }
@@ -182,7 +201,7 @@ Status PackQ4K(const StoredMatrix& m, size_t first, size_t rows, size_t super_bl
 
 Status PackQ4(const StoredMatrix& m, size_t first, size_t rows, size_t super_blocks,
               std::byte* out) {
-  if (m.storage == Storage::kQ4_K) return PackQ4K(m, first, rows, super_blocks, out);
+  if (m.storage == Storage::kQ4_K) return PackQ4K(m, first, rows, out);
   for (size_t lane = 0; lane < rows; ++lane) {
     for (size_t b = 0; b * kBlockInputs < m.cols; ++b) {
       const BlockPlace place = Place(out, b, super_blocks, 256);
