@@ -212,5 +212,26 @@ TEST(ExpertBank, NamesTheTensorThatDoesNotFit) {
   EXPECT_EQ(ExpertBank::Pack(sources, nullptr, pool).error().code, ErrorCode::kUnsupported);
 }
 
+// Sources of experts whose portion is done are overwritten, as pages given back might be.
+TEST(ExpertBank, ReadsNoSourceAfterItsPortion) {
+  Bank b(WeightFormat::kNVFP4, 21, 32, 64, 0);
+  ThreadPool pool(1);
+  Bank copy(WeightFormat::kNVFP4, 21, 32, 64, 0);
+  size_t calls = 0;
+  auto bank = ExpertBank::Pack(copy.sources, nullptr, pool, {.after_portion = [&] {
+                                 ++calls;
+                                 for (size_t e = 0; e < std::min<size_t>(8 * calls, 21); ++e)
+                                   std::memset(const_cast<std::byte*>(copy.sources[e].up.data),
+                                               0x55, copy.sources[e].up.data_bytes);
+                               }});
+  ASSERT_TRUE(bank.has_value());
+  EXPECT_EQ(calls, 3u);
+  copy.bank = std::move(bank).value();
+  const std::vector<float> x = NormalValues(3 * 64, 1);
+  const Plan plan({{0, 7, 8, 20}, {1, 15, 16, 19}, {2, 3, 4, 5}});
+  EXPECT_EQ(RunBank(copy, x, plan, 3, 1, Activations::kF32),
+            RunBank(b, x, plan, 3, 1, Activations::kF32));
+}
+
 }  // namespace
 }  // namespace carpool
